@@ -1,0 +1,72 @@
+"""Compile a numeric loop once, keep it on disk, and say so when the first call has to wait for it.
+
+Kernels release the interpreter's lock, so that plain threads run them side by side: unlike numba's own
+thread pool this survives a fork, stops on Ctrl-C and lets progress be shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+PATIENCE = 1.0
+
+
+def compiled(function: Kernel) -> Kernel:
+    """`function` as machine code; without a writable cache it is compiled anew by each process."""
+    try:
+        return cast(Kernel, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:
+        return cast(Kernel, numba.njit(nogil=True)(function))
+
+
+def ready(kernel: Callable[..., Any], *nothing: Any) -> None:
+    """Have `kernel` compiled for arguments like these, which must ask for no work.
+
+    Says so on the error stream when that takes more than a second.
+    """
+    notice = threading.Timer(PATIENCE, _say)
+    notice.daemon = True
+    notice.start()
+    try:
+        kernel(*nothing)
+    finally:
+        notice.cancel()
+
+
+@cache
+def _say() -> None:
+    print("costcert: compiling its kernels; later runs find them ready", file=sys.stderr, flush=True)
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def side_by_side(work: Callable[[int, int], None], count: int, *, at_least: int = 16) -> None:
+    """Call `work(start, stop)` on slices of `range(count)`, one thread a core.
+
+    There are more slices than threads, because images differ in how long they take.
+    """
+    threads = min(cores(), max(1, count // at_least))
+    if threads == 1:
+        work(0, count)
+        return
+    step = max(at_least, -(-count // (threads * 8)))
+    with ThreadPoolExecutor(threads) as pool:
+        slices = [(start, min(start + step, count)) for start in range(0, count, step)]
+        for _ in pool.map(lambda ends: work(*ends), slices):
+            pass

@@ -1,0 +1,269 @@
+"""Where the attacker may write.
+
+A patch is a set of pixels that may lie anywhere inside the image and never wraps. It is counted at the
+model's input resolution. `str()` of a value is its spelling; `parse_patch` reads it back.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import isqrt
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.errors import GeometryError, SpellingError, nearest
+from costcert.geometry.sizes import ImageSize, shown, whole
+
+
+class Piece(NamedTuple):
+    """A rectangle of pixels inside a patch, relative to the patch's top left corner."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Square:
+    """A `side` x `side` sticker."""
+
+    side: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "side", whole(self.side, "the side of a square"))
+
+    def __str__(self) -> str:
+        return f"square:{self.side}"
+
+    @property
+    def height(self) -> int:
+        return self.side
+
+    @property
+    def width(self) -> int:
+        return self.side
+
+    def pieces(self) -> list[Piece]:
+        return [Piece(0, 0, self.side, self.side)]
+
+    def at(self, image_size: ImageSize) -> Square:
+        return _fitting(self, image_size)
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A `height` x `width` sticker, not turned."""
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "height", whole(self.height, "the height of a rectangle"))
+        object.__setattr__(self, "width", whole(self.width, "the width of a rectangle"))
+
+    def __str__(self) -> str:
+        return f"rectangle:{self.height}x{self.width}"
+
+    def pieces(self) -> list[Piece]:
+        return [Piece(0, 0, self.height, self.width)]
+
+    def at(self, image_size: ImageSize) -> Rectangle:
+        return _fitting(self, image_size)
+
+
+@dataclass(frozen=True, init=False)
+class Shape:
+    """A sticker of any shape: the true pixels of `mask`, whole and inside the image.
+
+    Empty rows and columns around the mask are cut off, so that the shape reaches every border.
+    """
+
+    mask: tuple[tuple[bool, ...], ...]
+
+    def __init__(self, mask: Any) -> None:
+        try:
+            pixels = np.asarray(mask)
+        except ValueError:
+            raise GeometryError("a shape is a table of pixels whose rows are equally long") from None
+        if pixels.ndim != 2 or pixels.dtype.kind not in "bui":
+            raise GeometryError(
+                f"a shape is a two-dimensional table of true and false, got {pixels.dtype} of shape "
+                f"{pixels.shape}"
+            )
+        pixels = pixels != 0
+        rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+        if not rows.size:
+            raise GeometryError("a shape needs at least one pixel, got none")
+        cut = pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        object.__setattr__(self, "mask", tuple(tuple(bool(p) for p in row) for row in cut))
+
+    def __str__(self) -> str:
+        return "shape:" + "/".join("".join("01"[p] for p in row) for row in self.mask)
+
+    __repr__ = __str__
+
+    @property
+    def height(self) -> int:
+        return len(self.mask)
+
+    @property
+    def width(self) -> int:
+        return len(self.mask[0])
+
+    def pieces(self) -> list[Piece]:
+        """The mask cut into rectangles: runs of pixels in a row, joined with equal runs below."""
+        done: list[Piece] = []
+        growing: dict[tuple[int, int], Piece] = {}
+        for y, row in enumerate(self.mask):
+            edges = np.flatnonzero(np.diff(np.array([False, *row, False])))
+            runs = {(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)}
+            done.extend(piece for run, piece in growing.items() if run not in runs)
+            growing = {
+                (a, b): growing[a, b]._replace(height=growing[a, b].height + 1)
+                if (a, b) in growing
+                else Piece(y, a, 1, b - a)
+                for a, b in sorted(runs)
+            }
+        return done + list(growing.values())
+
+    def at(self, image_size: ImageSize) -> Shape:
+        return _fitting(self, image_size)
+
+
+@dataclass(frozen=True)
+class AreaShare:
+    """A square of so many percent of the image's area, its side rounded up: 2 % of 224x224 is 32 px."""
+
+    percent: Decimal
+
+    def __post_init__(self) -> None:
+        try:
+            percent = Decimal(str(self.percent))
+        except InvalidOperation:
+            percent = Decimal("nan")
+        if not (percent.is_finite() and 0 < percent <= 100):
+            raise GeometryError(f"a share of the area is above 0 and at most 100 %, got {self.percent}")
+        object.__setattr__(self, "percent", percent.normalize())
+
+    def __str__(self) -> str:
+        return f"{self.percent:f}%"
+
+    def at(self, image_size: ImageSize) -> Square:
+        pixels = Fraction(self.percent) / 100 * image_size[0] * image_size[1]
+        side = isqrt(-(-pixels.numerator // pixels.denominator) - 1) + 1
+        return Square(side).at(image_size)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A square of `pixels` px of an `original` px wide image, scaled with it: 2/32 is 14 px at 224."""
+
+    pixels: int
+    original: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pixels", whole(self.pixels, "the pixels of a scaled square"))
+        object.__setattr__(self, "original", whole(self.original, "the original size"))
+
+    def __str__(self) -> str:
+        return f"{self.pixels}/{self.original}"
+
+    def at(self, image_size: ImageSize) -> Square | Rectangle:
+        height, width = (-(-self.pixels * side // self.original) for side in image_size)
+        patch = Square(height) if height == width else Rectangle(height, width)
+        return patch.at(image_size)
+
+
+@dataclass(frozen=True)
+class Several:
+    """`times` patches of one kind at once, anywhere, also overlapping."""
+
+    patch: Square | Rectangle | Shape | AreaShare | Scaled
+    times: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.patch, _SINGLE):
+            raise GeometryError(f"several of what? A single patch is needed, got {self.patch!r}")
+        object.__setattr__(self, "times", whole(self.times, "the number of patches"))
+
+    def __str__(self) -> str:
+        return f"{self.times}*{self.patch}"
+
+    def at(self, image_size: ImageSize) -> Several:
+        return Several(self.patch.at(image_size), self.times)
+
+
+_SINGLE = (Square, Rectangle, Shape, AreaShare, Scaled)
+Single = TypeVar("Single", "Square", "Rectangle", "Shape")
+OnePatch = Square | Rectangle | Shape
+Patch = Square | Rectangle | Shape | AreaShare | Scaled | Several
+
+
+def _fitting(patch: Single, image_size: ImageSize) -> Single:
+    if patch.height > image_size[0] or patch.width > image_size[1]:
+        raise GeometryError(
+            f"{patch} does not fit a {shown(image_size)} image: it is {patch.height}x{patch.width} pixels "
+            "(height x width); use a smaller patch"
+        )
+    return patch
+
+
+_EXAMPLES = "32, square:32, rectangle:16x64, 2%, 2/32, shape:010/111, 2*square:16"
+
+
+def parse_patch(text: str, image_size: ImageSize | None = None) -> Patch:
+    """The patch spelled `32`, `square:32`, `rectangle:16x64`, `2%`, `2/32`, `2*square:16`, `shape:01/11`.
+
+    With an image size, relative sizes become pixels and a patch that does not fit is an error.
+    """
+    patch = _parse(str(text).strip())
+    return patch if image_size is None else patch.at(image_size)
+
+
+def _parse(text: str) -> Patch:
+    if found := re.fullmatch(r"(\d{1,6})\*(.+)", text):
+        inner = _parse(found[2])
+        if isinstance(inner, Several):
+            raise SpellingError(f"cannot read {text!r}: write the number of patches once, as in 2*square:16")
+        return Several(inner, int(found[1]))
+    if found := re.fullmatch(r"(?:square:)?(\d{1,6})", text):
+        return Square(int(found[1]))
+    if found := re.fullmatch(r"rectangle:(\d{1,6})x(\d{1,6})", text):
+        return Rectangle(int(found[1]), int(found[2]))
+    if found := re.fullmatch(r"(\d{1,3}(?:\.\d{1,9})?)\s?%", text):
+        return AreaShare(Decimal(found[1]))
+    if found := re.fullmatch(r"(\d{1,6})/(\d{1,6})", text):
+        return Scaled(int(found[1]), int(found[2]))
+    if (found := re.fullmatch(r"shape:([01]+(?:/[01]+)*)", text)) and _equally_long(found[1].split("/")):
+        return Shape([[pixel == "1" for pixel in row] for row in found[1].split("/")])
+    name = text.partition(":")[0]
+    raise SpellingError(
+        f"cannot read the patch {text!r}{nearest(name, ('square', 'rectangle', 'shape'))}: "
+        f"write it like one of {_EXAMPLES}"
+    )
+
+
+def _equally_long(rows: list[str]) -> bool:
+    return len({len(row) for row in rows}) == 1
+
+
+def concrete(patch: Patch | str | int, image_size: ImageSize) -> OnePatch | Several:
+    """The patch in pixels of this image, from a value, a spelling or the side of a square."""
+    if isinstance(patch, str):
+        patch = parse_patch(patch)
+    elif isinstance(patch, int | np.integer) and not isinstance(patch, bool):
+        patch = Square(int(patch))
+    if not isinstance(patch, (*_SINGLE, Several)):
+        raise GeometryError(f"a patch is Square(32) or a spelling like {_EXAMPLES}, got {patch!r}")
+    return patch.at(image_size)
+
+
+def places(patch: OnePatch, image_size: ImageSize) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The tops and the lefts a single patch may have."""
+    return np.arange(image_size[0] - patch.height + 1), np.arange(image_size[1] - patch.width + 1)

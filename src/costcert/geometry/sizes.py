@@ -1,0 +1,48 @@
+"""Image sizes, always (height, width) in pixels of the model's input."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from costcert.errors import GeometryError, SpellingError
+
+ImageSize = tuple[int, int]
+
+# Far above any classifier's input, far below what would exhaust memory while counting T_p.
+LARGEST_SIDE = 16384
+
+
+def whole(value: Any, name: str, at_least: int = 1) -> int:
+    """`value` as an int, or a sentence about what it should have been."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise GeometryError(f"{name} must be a whole number, got {value!r}")
+    number = int(value)
+    if number < at_least:
+        raise GeometryError(f"{name} must be at least {at_least}, got {number}")
+    return number
+
+
+def as_image_size(value: Any) -> ImageSize:
+    """(height, width) from a pair, from one side of a square, or from text like `224` or `32x48`."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", value.strip())
+        if not found:
+            raise SpellingError(
+                f"cannot read the image size {value!r}: write 224, or height x width as in 32x48"
+            )
+        value = (int(found[1]), int(found[2] or found[1]))
+    elif hasattr(value, "__index__") and not isinstance(value, bool):
+        value = (value, value)
+    try:
+        height, width = value
+    except (TypeError, ValueError):
+        raise GeometryError(f"the image size must be (height, width), got {value!r}") from None
+    size = (whole(height, "the image height"), whole(width, "the image width"))
+    if max(size) > LARGEST_SIDE:
+        raise GeometryError(f"images are at most {LARGEST_SIDE} pixels a side, got {shown(size)}")
+    return size
+
+
+def shown(size: ImageSize) -> str:
+    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,264 @@
+"""T_p: which mutants a patch touches, for every place p it may lie at.
+
+Nothing here is a closed form: what a mutant keeps and where the patch lies are laid side by side and
+counted, because published formulas undercount for strides (see docs/theory.md). Places with equal T_p are
+one case, and a T_p inside another is dropped: whoever controls the larger set can do all that the smaller
+allows.
+
+The cases are handed to the defenders as a walk: from one T_p to the next only a few mutants change, so
+the clean votes follow by adding and subtracting those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.errors import GeometryError
+from costcert.geometry import bitsets
+from costcert.geometry.ablations import Ablation, Bools, Part, Segment
+from costcert.geometry.patches import OnePatch, Several, places
+from costcert.geometry.sizes import ImageSize, shown
+
+Indices = npt.NDArray[np.int64]
+
+# Words of 64 bits that explicit sets may take while several patches are combined (512 MB).
+MOST_WORDS = 1 << 26
+
+
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """Every distinct maximal T_p of a patch, as a walk.
+
+    Step p flips mutants `flips[offsets[p]:offsets[p + 1]]`: i >= 0 becomes touched, ~i becomes clean again.
+    The walk starts with nothing touched.
+
+    Args:
+        num_mutants: B.
+        places: [P, n, 2], top and left of the n patches of a case (of one place, where several are equal).
+        budgets: [P], q_p, the size of T_p.
+    """
+
+    num_mutants: int
+    places: npt.NDArray[np.int32]
+    budgets: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.int32]
+    offsets: Indices
+
+    def __len__(self) -> int:
+        return len(self.budgets)
+
+    @property
+    def delta(self) -> int:
+        """Δ, the largest budget."""
+        return int(self.budgets.max(initial=0))
+
+    def sets(self) -> Iterator[Bools]:
+        """T_p for every p, one [B] mask at a time."""
+        touched = np.zeros(self.num_mutants, dtype=np.bool_)
+        for start, stop in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            step = self.flips[start:stop]
+            touched[np.where(step >= 0, step, ~step)] = step >= 0
+            yield touched.copy()
+
+    @cached_property
+    def words(self) -> bitsets.Words:
+        """T_p for every p as bits, [P, ceil(B/64)]."""
+        rows = [bitsets.pack(touched[None]) for touched in self.sets()]
+        return np.concatenate(rows) if rows else np.zeros((0, 0), np.uint64)
+
+    @classmethod
+    def nothing(cls, num_mutants: int) -> Touched:
+        """The attacker who writes nowhere: one case, T = {}. Certifying against it gives the rank."""
+        return cls(
+            num_mutants,
+            np.zeros((1, 0, 2), np.int32),
+            np.zeros(1, np.int32),
+            np.zeros(0, np.int32),
+            np.zeros(2, np.int64),
+        )
+
+
+@lru_cache(maxsize=32)
+def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> Touched:
+    """All cases of `patch` (in pixels, see `patches.concrete`) against the mutants of `ablation`."""
+    patch = patch.at(image_size)
+    single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
+    tables = _Tables(ablation.parts(image_size), single, image_size)
+    if isinstance(patch, Several):
+        name = f"{patch} against {ablation} on {shown(image_size)}"
+        return _walk_sets(*_unions(*tables.sets(name), patch.times, name), tables.num_mutants)
+    if len(single.pieces()) == 1 and tables.is_antichain:
+        return tables.walk_grid()
+    name = f"{patch} against {ablation} on {shown(image_size)}"
+    return _walk_sets(*tables.sets(name), tables.num_mutants)
+
+
+class _Tables:
+    """What one patch touches along each axis: T at (top, left) is a union of products of the two.
+
+    `rows[part][piece]` is [tops, row segments], `columns[part][piece]` [lefts, column segments].
+    Tops whose touched segments lie inside another top's are left out, and so for lefts.
+    """
+
+    def __init__(self, parts: list[Part], patch: OnePatch, image_size: ImageSize) -> None:
+        pieces = patch.pieces()
+        tops, lefts = places(patch, image_size)
+        self.num_mutants = sum(len(part.rows) * len(part.columns) for part in parts)
+        self.tops, self.rows = _axis(
+            [part.rows for part in parts], tops, [(p.top, p.height) for p in pieces], image_size[0]
+        )
+        self.lefts, self.columns = _axis(
+            [part.columns for part in parts], lefts, [(p.left, p.width) for p in pieces], image_size[1]
+        )
+        # Products of maximal sides are maximal, unless a side is empty and takes the other with it.
+        self.is_antichain = all(
+            table.any(axis=1).all() for axis in (self.rows, self.columns) for part in axis for table in part
+        )
+
+    def route(self) -> Iterator[tuple[int, int]]:
+        """All pairs (top, left) by index, to and fro, so that one axis moves at a time."""
+        there = range(len(self.lefts))
+        for y in range(len(self.tops)):
+            yield from ((y, x) for x in (there if y % 2 == 0 else reversed(there)))
+
+    def places(self, route: list[tuple[int, int]]) -> npt.NDArray[np.int32]:
+        index = np.asarray(route, dtype=np.int64).reshape(-1, 2)
+        corners = np.stack([self.tops[index[:, 0]], self.lefts[index[:, 1]]], axis=1)
+        return corners[:, None, :].astype(np.int32)
+
+    def sets(self, name: str) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
+        """Every distinct maximal T_p as bits, with its place."""
+        _affordable(len(self.tops) * len(self.lefts), self.num_mutants, name)
+        route = list(self.route())
+        words = np.concatenate([bitsets.pack(self._mask(y, x)[None]) for y, x in route])
+        keep = bitsets.maximal(words)
+        return words[keep], self.places(route)[keep]
+
+    def _mask(self, y: int, x: int) -> Bools:
+        parts = []
+        for rows, columns in zip(self.rows, self.columns, strict=True):
+            mask = np.zeros((rows[0].shape[1], columns[0].shape[1]), dtype=np.bool_)
+            for row, column in zip(rows, columns, strict=True):
+                mask |= row[y][:, None] & column[x][None, :]
+            parts.append(mask.ravel())
+        return np.concatenate(parts)
+
+    def walk_grid(self) -> Touched:
+        """The walk of a rectangle, without ever writing out a whole T_p: blocks have 50,176 mutants."""
+        route = list(self.route())
+        steps: list[npt.NDArray[np.int32]] = []
+        offsets, budgets = [0], []
+        families, base = [], 0
+        for (row,), (column,) in zip(self.rows, self.columns, strict=True):
+            families.append((_Axis(row), _Axis(column), base))
+            base += row.shape[1] * column.shape[1]
+        before: tuple[int, int] | None = None
+        for y, x in route:
+            length = budget = 0
+            for row_axis, column_axis, base in families:
+                width = column_axis.size
+                if before is None:
+                    moves = [(row_axis.on[y], column_axis.on[x], True)]
+                elif before[0] == y:
+                    entered, left = column_axis.change(before[1], x)
+                    moves = [(row_axis.on[y], entered, True), (row_axis.on[y], left, False)]
+                else:
+                    entered, left = row_axis.change(before[0], y)
+                    moves = [(entered, column_axis.on[x], True), (left, column_axis.on[x], False)]
+                for r, c, becomes_touched in moves:
+                    if len(r) and len(c):
+                        mutants = (r[:, None] * width + (c + base)).ravel().astype(np.int32)
+                        steps.append(mutants if becomes_touched else ~mutants)
+                        length += len(mutants)
+                budget += len(row_axis.on[y]) * len(column_axis.on[x])
+            offsets.append(offsets[-1] + length)
+            budgets.append(budget)
+            before = (y, x)
+        return Touched(
+            self.num_mutants,
+            self.places(route),
+            np.asarray(budgets, np.int32),
+            np.concatenate(steps) if steps else np.zeros(0, np.int32),
+            np.asarray(offsets, np.int64),
+        )
+
+
+class _Axis:
+    """Touched segments of one axis by position, and how they change between two positions."""
+
+    def __init__(self, table: Bools) -> None:
+        self._table = table
+        self.size = table.shape[1]
+        self.on = [np.flatnonzero(row) for row in table]
+        self._changes: dict[tuple[int, int], tuple[Indices, Indices]] = {}
+
+    def change(self, before: int, after: int) -> tuple[Indices, Indices]:
+        if (before, after) not in self._changes:
+            old, new = self._table[before], self._table[after]
+            self._changes[before, after] = (np.flatnonzero(new & ~old), np.flatnonzero(old & ~new))
+        return self._changes[before, after]
+
+
+def _axis(
+    families: list[list[Segment]], starts: Indices, extents: list[tuple[int, int]], axis_length: int
+) -> tuple[Indices, list[list[Bools]]]:
+    """For each start that matters: which segments of each family each piece of the patch touches."""
+    tables = []
+    for segments in families:
+        kept = np.stack([segment.pixels(axis_length) for segment in segments])
+        before = np.zeros((axis_length + 1, len(segments)), dtype=np.int32)
+        np.cumsum(kept.T, axis=0, out=before[1:])
+        tables.append([before[starts + first + length] > before[starts + first] for first, length in extents])
+    together = np.concatenate([table for family in tables for table in family], axis=1)
+    keep = bitsets.maximal(bitsets.pack(together))
+    return starts[keep], [[table[keep] for table in family] for family in tables]
+
+
+def _unions(
+    words: bitsets.Words, corners: npt.NDArray[np.int32], times: int, name: str
+) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
+    """T of `times` patches at once: all unions of that many single ones."""
+    union, where = words, corners
+    for _ in range(times - 1):
+        _affordable(len(union) * len(words), 64 * words.shape[1], name)
+        # The first patch is the slowest index, so that neighbouring cases differ in the last alone.
+        both = (union[:, None, :] | words[None, :, :]).reshape(-1, words.shape[1])
+        first, last = np.divmod(np.arange(len(both)), len(words))
+        keep = bitsets.maximal(both)
+        union = both[keep]
+        where = np.concatenate([where[first[keep]], corners[last[keep]]], axis=1)
+    return union, where
+
+
+def _affordable(cases: int, num_mutants: int, name: str) -> None:
+    if cases * -(-num_mutants // 64) > MOST_WORDS:
+        raise GeometryError(
+            f"{name} makes {cases:,} cases of {num_mutants:,} mutants, more than can be compared: "
+            "use fewer patches, or fewer mutants by a larger stride"
+        )
+
+
+def _walk_sets(words: bitsets.Words, corners: npt.NDArray[np.int32], num_mutants: int) -> Touched:
+    """The walk through sets given as bits, in their order."""
+    flips, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+    last = np.zeros((1, num_mutants), dtype=np.bool_)
+    chunk = max(1, (1 << 24) // num_mutants)
+    for start in range(0, len(words), chunk):
+        sets = np.concatenate([last, bitsets.unpack(words[start : start + chunk], num_mutants)])
+        step, mutant = np.nonzero(sets[1:] != sets[:-1])
+        mutant = mutant.astype(np.int32)
+        flips.append(np.where(sets[1:][step, mutant], mutant, ~mutant))
+        lengths.append(np.bincount(step, minlength=len(sets) - 1))
+        last = sets[-1:]
+    return Touched(
+        num_mutants,
+        corners,
+        bitsets.sizes(words).astype(np.int32),
+        np.concatenate(flips).astype(np.int32),
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]),
+    )
