@@ -1,0 +1,64 @@
+"""The defenders by name: those of the house, and any that an installed package registers.
+
+A package adds one with an entry point in the group `costcert.defenders`, whose name is the defender's and
+whose value is a subclass of `costcert.defenders.base.Defender`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from costcert.errors import CostcertError, SpellingError, nearest
+
+if TYPE_CHECKING:
+    from costcert.defenders.base import Defender
+
+HOUSE = {
+    "costcert": ("costcert", "CostCert"),
+    "costcert-masks": ("masks", "CostCertMasks"),
+    "patchguard": ("patchguard", "PatchGuard"),
+    "cbn": ("cbn", "Cbn"),
+    "drs": ("drs", "Drs"),
+}
+
+
+@cache
+def find(name: str) -> Defender:
+    """The defender of this name."""
+    from costcert.defenders.base import Defender
+
+    if name in HOUSE:
+        module, attribute = HOUSE[name]
+        found = getattr(import_module(f"costcert.defenders.{module}"), attribute)
+    else:
+        guests = {point.name: point for point in entry_points(group="costcert.defenders")}
+        if name not in guests:
+            known = [*HOUSE, *guests]
+            raise SpellingError(
+                f"unknown defender {name!r}{nearest(name, known)}: use one of {', '.join(known)}, or all"
+            )
+        found = guests[name].load()
+    if not (isinstance(found, type) and issubclass(found, Defender)):
+        raise CostcertError(f"{name!r} is registered as a defender but is no subclass of Defender: {found!r}")
+    return found()
+
+
+def chosen(names: str | Iterable[str], *, soft: bool) -> list[Defender]:
+    """The defenders of these names, each once; `all` means those of the house that read such ballots."""
+    wanted = [names] if isinstance(names, str) else list(names)
+    if wanted == ["all"]:
+        return [defender for defender in map(find, HOUSE) if defender.reads_soft or not soft]
+    defenders = [find(name) for name in dict.fromkeys(wanted)]
+    if not defenders:
+        raise SpellingError(f"no defender is named: use one of {', '.join(HOUSE)}, or all")
+    for defender in defenders:
+        if soft and not defender.reads_soft:
+            raise CostcertError(
+                f"{defender.name} reads one label a ballot, but these votes are soft: "
+                "certify their hard ballots, or use costcert, cbn or drs"
+            )
+    return defenders

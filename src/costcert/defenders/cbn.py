@@ -1,0 +1,35 @@
+"""PG♠ / CBN: each rival is compared with the true label by itself (the paper's Strategy 2, Theorem 1).
+
+    rivals(p) = #{y ≠ y0 : α_p[y] + q_p ≥ α_p[y0]}        min-k = 1 + max over p of rivals(p)
+
+Sound, but it lets the attacker spend the same q_p ballots once per rival. At k = 1 it equals CostCert.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costcert.defenders import kernels
+from costcert.defenders.base import Defender, Doubt
+from costcert.defenders.worst_case import Counts, worst_case
+from costcert.geometry.touch import Touched
+from costcert.votes import Votes
+
+
+class Cbn(Defender):
+    name = "cbn"
+    title = "PG♠/CBN"
+
+    def min_k(
+        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+    ) -> Counts:
+        doubt = doubt or Doubt()
+        return 1 + worst_case(
+            kernels.PAIRWISE,
+            votes,
+            touched,
+            members=votes.truth[:, np.newaxis],
+            ties=ties,
+            unknown=doubt.unknown,
+            tau=doubt.tau,
+        )

@@ -1,0 +1,37 @@
+"""DRS: the margin of all votes against one budget Δ, the largest q_p (the paper's Strategy 1).
+
+    min-k = 1 + #{y ≠ y0 : v[y] + Δ ≥ v[y0] - Δ}
+
+Certifies top-1 where the margin exceeds 2Δ. The same comparison as CBN, against an attacker who touches no
+mutant in particular but brings a budget of 2Δ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costcert.defenders import kernels
+from costcert.defenders.base import Defender, Doubt
+from costcert.defenders.worst_case import Counts, worst_case
+from costcert.geometry.touch import Touched
+from costcert.votes import Votes
+
+
+class Drs(Defender):
+    name = "drs"
+    title = "DRS"
+
+    def min_k(
+        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+    ) -> Counts:
+        doubt = doubt or Doubt()
+        return 1 + worst_case(
+            kernels.PAIRWISE,
+            votes,
+            Touched.nothing(votes.num_mutants),
+            members=votes.truth[:, np.newaxis],
+            ties=ties,
+            unknown=doubt.unknown,
+            tau=doubt.tau,
+            extra=2 * votes.cap * touched.delta,
+        )

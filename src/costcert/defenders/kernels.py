@@ -1,0 +1,625 @@
+"""The compiled inner loops, nothing else. tests/naive.py holds the slow twin of each.
+
+Words: `clean` is α_p, the clean votes; a member is a label the promise is about (the true label, the labels
+of today's list, the label that must stay out); a rival is any other label. Labels are numbered afresh for
+each image, members first, so that labels nobody votes for cost nothing: they are counted, not listed.
+
+All kernels share one file because the compiled cache is renewed when the file of its entry point changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from costcert.compiled import compiled
+
+# A whole number of 64 bits once compiled, whatever Python calls it before.
+Int: TypeAlias = Any
+
+CHEAPEST_FIRST = 0
+PAIRWISE = 1
+EXPEL = 2
+ENTER = 3
+
+FOREVER = 1 << 62
+
+# Up to so many rivals it is quicker to pick the cheapest than to sort all gaps.
+FEW = 16
+
+
+@compiled
+def cheapest_first(
+    gaps: Any, listed: Int, price: Int, unlisted: Int, late_price: Int, late: Int, budget: Int, known: Int
+) -> tuple[Int, Int]:
+    """Eq. 1 of the paper: lift rivals cheapest first while the budget lasts.
+
+    `gaps[:listed]` are sorted; besides them `unlisted` rivals cost `price` each and `late` cost
+    `late_price` >= `price` each.
+
+    Returns:
+        The number of rivals lifted, or `known` if that is not less; and by how much the cost of one rival
+        more exceeds the budget (FOREVER where none is left).
+    """
+    lifted = 0
+    cost = 0
+    i = 0
+    for pool in range(3):
+        # Listed rivals up to the pool's price, then the pool; after both pools, the listed rest.
+        while i < listed and (pool == 2 or gaps[i] <= (price if pool == 0 else late_price)):
+            cost += gaps[i]
+            if cost > budget and lifted >= known:
+                return lifted, cost - budget
+            lifted += 1
+            i += 1
+        if pool == 2:
+            break
+        each = price if pool == 0 else late_price
+        count = unlisted if pool == 0 else late
+        # As many as are known to be liftable are paid for even beyond the budget, one at a time after.
+        pay = min(count, max(known - lifted, 0))
+        if each == 0:
+            pay = count
+        elif cost + pay * each <= budget:
+            pay = min(count, (budget - cost) // each)
+        cost += pay * each
+        lifted += pay
+        if pay < count:
+            return lifted, cost + each - budget
+    return lifted, FOREVER
+
+
+@compiled
+def _cheapest(gaps: Any, count: Int) -> tuple[Int, Int]:
+    """The largest and the sum of the `count` smallest gaps, without sorting them all."""
+    few = np.empty(FEW, dtype=np.int64)
+    held = 0
+    for gap in gaps:
+        if held == count:
+            if gap >= few[held - 1]:
+                continue
+            held -= 1
+        i = held
+        while i > 0 and few[i - 1] > gap:
+            few[i] = few[i - 1]
+            i -= 1
+        few[i] = gap
+        held += 1
+    return few[count - 1], few[:count].sum()
+
+
+@compiled
+def _gaps(
+    clean: Any, name: Any, members: Int, listed: Int, threshold: Int, star: Int, lowest: bool, gaps: Any
+) -> Int:
+    """What each listed rival lacks of `threshold`; returns how many listed labels come before `star`.
+
+    With known ties a rival that comes after `star` must win outright: one more.
+    """
+    before = 0
+    for slot in range(members):
+        before += name[slot] < star
+    for slot in range(members, listed):
+        after = name[slot] > star
+        before += not after
+        gap = threshold - clean[slot] + (1 if lowest and after else 0)
+        gaps[slot - members] = max(gap, 0)
+    return before
+
+
+@compiled
+def _strongest(clean: Any, name: Any, members: Int) -> Int:
+    """The slot of the member with the most clean votes, ties to the lowest label."""
+    best = 0
+    for slot in range(1, members):
+        if clean[slot] > clean[best] or (clean[slot] == clean[best] and name[slot] < name[best]):
+            best = slot
+    return best
+
+
+@compiled
+def _lift(
+    rule: Int,
+    clean: Any,
+    name: Any,
+    members: Int,
+    listed: Int,
+    num_classes: Int,
+    votes: Int,
+    star: Int,
+    doubt: Int,
+    lowest: bool,
+    budget: Int,
+    known: Int,
+    gaps: Any,
+) -> tuple[Int, Int]:
+    """How many rivals get past `votes` clean votes of `star` (see `cheapest_first` for what it returns)."""
+    threshold = max(votes - doubt, 0) - doubt
+    before = _gaps(clean, name, members, listed, threshold, star, lowest, gaps)
+    unlisted = num_classes - listed
+    late = num_classes - 1 - star - (listed - 1 - before) if lowest else 0
+    price = max(threshold, 0)
+    late_price = max(threshold + 1, 0) if lowest else price
+    if rule == PAIRWISE:
+        count = 0
+        short = FOREVER
+        for i in range(listed - members):
+            if gaps[i] <= budget:
+                count += 1
+            else:
+                short = min(short, gaps[i] - budget)
+        if price <= budget:
+            count += unlisted - late
+        elif unlisted > late:
+            short = min(short, price - budget)
+        if late_price <= budget:
+            count += late
+        elif late > 0:
+            short = min(short, late_price - budget)
+        return max(count, known), short
+    rivals = gaps[: listed - members]
+    if known < FEW and known < listed - members:
+        dearest, cost = _cheapest(rivals, known + 1)
+        if cost > budget and (dearest <= price or unlisted == late):
+            return known, cost - budget
+    rivals.sort()
+    return cheapest_first(rivals, listed - members, price, unlisted - late, late_price, late, budget, known)
+
+
+@compiled
+def _expel(
+    clean: Any,
+    name: Any,
+    members: Int,
+    listed: Int,
+    num_classes: Int,
+    clean_mutants: Int,
+    tau: Int,
+    lowest: bool,
+    budget: Int,
+    known: Int,
+    gaps: Any,
+    order: Any,
+) -> tuple[Int, Int]:
+    """How many members can be pushed out of the list they form: j rivals must pass the j-th weakest."""
+    for slot in range(members):
+        i = slot
+        while i > 0 and (
+            clean[slot] < clean[order[i - 1]]
+            or (clean[slot] == clean[order[i - 1]] and name[slot] > name[order[i - 1]])
+        ):
+            order[i] = order[i - 1]
+            i -= 1
+        order[i] = slot
+    doubt = tau * clean_mutants
+    expelled = known
+    while expelled < members and expelled < num_classes - members:
+        star = order[expelled]
+        # `known` is one less than the number wanted, so that its whole cost is added up.
+        lifted, short = _lift(
+            CHEAPEST_FIRST,
+            clean,
+            name,
+            members,
+            listed,
+            num_classes,
+            clean[star],
+            name[star],
+            doubt,
+            lowest,
+            budget,
+            expelled,
+            gaps,
+        )
+        if lifted <= expelled:
+            return expelled, short
+        expelled += 1
+    return expelled, FOREVER
+
+
+@compiled
+def _ahead(
+    clean: Any, name: Any, listed: Int, doubt: Int, lowest: bool, budget: Int, known: Int
+) -> tuple[Int, Int]:
+    """How many labels stay ahead of member 0 although it gets the whole budget, `known` if not fewer."""
+    reach = clean[0] + budget + 2 * doubt
+    count = 0
+    short = FOREVER
+    unlisted_before = name[0]
+    for slot in range(1, listed):
+        before = name[slot] < name[0]
+        unlisted_before -= before
+        lead = clean[slot] - reach + (1 if lowest and before else 0)
+        if lead > 0:
+            count += 1
+            short = min(short, lead)
+    if lowest and reach == 0 and unlisted_before > 0:
+        count += unlisted_before
+        short = 1
+    return min(count, known), short
+
+
+@compiled
+def worst(
+    labels: Any,
+    units: Any,
+    members: Any,
+    cap: Int,
+    num_classes: Int,
+    flips: Any,
+    offsets: Any,
+    extra: Int,
+    tau: Int,
+    lowest: bool,
+    rule: Int,
+    out: Any,
+) -> None:
+    """The worst case over all T_p, for each image.
+
+    Walks from one T_p to the next, keeping clean votes and budget. A case is priced only if it could beat
+    the worst so far: each pricing tells how many votes the attacker is `short` of doing better, and each
+    flipped mutant brings him closer by a bounded number (`weight` rivals have to be lifted).
+
+    Args:
+        labels: [N, B, j]; a mutant whose first label is negative is unknown: always the attacker's.
+        units: [N, B, j], or [0, 0, 0] where each label counts one.
+        members: [N, M] labels, the first ones >= 0, padded with -1.
+        cap: U, units the attacker gains per mutant.
+        extra: budget the attacker has from the start.
+        tau: units by which any clean ballot may be off, per label.
+        out: [N], the number of rivals lifted (members expelled, labels always ahead, as `rule` says).
+    """
+    count, num_mutants, spread = labels.shape
+    soft = units.size > 0
+    most = num_mutants * spread + members.shape[1]
+    slot_of = np.full(num_classes, -1, dtype=np.int32)
+    name = np.empty(most, dtype=np.int64)
+    clean = np.empty(most, dtype=np.int64)
+    gaps = np.empty(most, dtype=np.int64)
+    order = np.empty(members.shape[1], dtype=np.int64)
+    local = np.empty((num_mutants, spread), dtype=np.int32)
+    given = np.ones((num_mutants, spread), dtype=np.int64)
+    loss = np.empty(num_mutants, dtype=np.int64)
+    threat = np.empty(num_mutants, dtype=np.int64)
+    unknown = np.empty(num_mutants, dtype=np.bool_)
+    for n in range(count):
+        listed = 0
+        for m in range(members.shape[1]):
+            if members[n, m] >= 0:
+                slot_of[members[n, m]] = listed
+                name[listed] = members[n, m]
+                clean[listed] = 0
+                listed += 1
+        num_members = listed
+        clean_mutants = num_mutants
+        budget = extra
+        for i in range(num_mutants):
+            loss[i] = threat[i] = 0
+            unknown[i] = labels[n, i, 0] < 0
+            if unknown[i]:
+                clean_mutants -= 1
+                budget += cap
+                continue
+            for s in range(spread):
+                label = labels[n, i, s]
+                amount = np.int64(units[n, i, s]) if soft else np.int64(1)
+                if amount == 0:
+                    # Its slot is never used: point at a member, which is always there.
+                    local[i, s] = 0
+                    given[i, s] = 0
+                    continue
+                slot = slot_of[label]
+                if slot < 0:
+                    slot = listed
+                    slot_of[label] = slot
+                    name[slot] = label
+                    clean[slot] = 0
+                    listed += 1
+                local[i, s] = slot
+                given[i, s] = amount
+                clean[slot] += amount
+                # What helps the promise while the mutant is clean, and what harms it.
+                if (slot < num_members) != (rule == ENTER):
+                    loss[i] += amount
+                else:
+                    threat[i] += amount
+        found = num_classes if rule == ENTER else 0
+        weight = 1
+        short = 0
+        for p in range(len(offsets) - 1):
+            for f in range(offsets[p], offsets[p + 1]):
+                flip = flips[f]
+                i = flip if flip >= 0 else ~flip
+                if unknown[i]:
+                    continue
+                if flip >= 0:
+                    budget += cap
+                    clean_mutants -= 1
+                    for s in range(spread):
+                        clean[local[i, s]] -= given[i, s]
+                    short -= weight * loss[i] + cap
+                else:
+                    budget -= cap
+                    clean_mutants += 1
+                    for s in range(spread):
+                        clean[local[i, s]] += given[i, s]
+                    short -= threat[i] + 2 * weight * tau - cap
+            if short > 0:
+                continue
+            doubt = tau * clean_mutants
+            if rule == ENTER:
+                found, short = _ahead(clean, name, listed, doubt, lowest, budget, found)
+            elif rule == EXPEL:
+                found, short = _expel(
+                    clean,
+                    name,
+                    num_members,
+                    listed,
+                    num_classes,
+                    clean_mutants,
+                    tau,
+                    lowest,
+                    budget,
+                    found,
+                    gaps,
+                    order,
+                )
+                weight = found + 1
+            else:
+                star = _strongest(clean, name, num_members)
+                found, short = _lift(
+                    rule,
+                    clean,
+                    name,
+                    num_members,
+                    listed,
+                    num_classes,
+                    clean[star],
+                    name[star],
+                    doubt,
+                    lowest,
+                    budget,
+                    found,
+                    gaps,
+                )
+                if rule == CHEAPEST_FIRST:
+                    weight = found + 1
+            if short >= FOREVER:
+                break
+        out[n] = found
+        for slot in range(listed):
+            slot_of[name[slot]] = -1
+
+
+@intrinsic
+def _set_bits(typing_context: Any, word: Any) -> Any:
+    """How many bits of a word are set, as one machine instruction."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), generate
+
+
+_ones: Any = _set_bits
+
+
+@compiled
+def _windows(words: Any, ballots: Any, counts: Any, order: Any, starts: Any) -> None:
+    """How many of `ballots` (bits) each T_p holds, and the p in order of falling counts."""
+    starts[:] = 0
+    for p in range(len(words)):
+        held: Int = 0
+        for w in range(len(ballots)):
+            held += np.int64(_ones(words[p, w] & ballots[w]))
+        counts[p] = held
+        starts[held] += 1
+    place = 0
+    for held in range(len(starts) - 1, -1, -1):
+        place += starts[held]
+        starts[held] = place - starts[held]
+    for p in range(len(words)):
+        order[starts[counts[p]]] = p
+        starts[counts[p]] += 1
+
+
+@compiled
+def _held(words: Any, ballots: Any, window: Int, p: Int) -> Int:
+    """How many of `ballots` lie in T_window but not in T_p."""
+    held: Int = 0
+    for w in range(len(ballots)):
+        held += np.int64(_ones(words[window, w] & ~words[p, w] & ballots[w]))
+    return held
+
+
+@compiled
+def _best_window_outside(
+    words: Any, ballots: Any, votes: Int, counts: Any, order: Any, p: Int, guess: Int
+) -> tuple[Int, Int]:
+    """max over p' of the `ballots` in T_p' but not in T_p, likeliest windows first; and that p'."""
+    best = _held(words, ballots, guess, p)
+    for window in order:
+        if counts[window] <= best or best == votes - counts[p]:
+            break
+        held = _held(words, ballots, window, p)
+        if held > best:
+            best = held
+            guess = window
+    return best, guess
+
+
+@compiled
+def _passing(
+    p: Int,
+    floor: Int,
+    free: Int,
+    contenders: Int,
+    name: Any,
+    votes: Any,
+    counts: Any,
+    lowest: bool,
+    unlisted_before: Int,
+    unlisted_after: Int,
+) -> tuple[Int, Int, Int]:
+    """How many labels may reach `floor`: listed ones, unlisted at that price, unlisted at one more."""
+    star = name[0]
+    listed = 0
+    for slot in range(1, contenders):
+        need = floor + (1 if lowest and name[slot] > star else 0)
+        listed += votes[slot] - counts[slot, p] + free >= need
+    early = unlisted_before + (0 if lowest else unlisted_after)
+    late = unlisted_after if lowest else 0
+    return listed, early if free >= floor else 0, late if free >= floor + 1 else 0
+
+
+@compiled
+def masked(
+    ballots: Any,
+    truth: Any,
+    num_classes: Int,
+    words: Any,
+    lowest: bool,
+    priced: bool,
+    rank: Any,
+    out: Any,
+) -> None:
+    """PatchGuard's masks: every label loses its best window, in the prediction and in the bound.
+
+    Args:
+        ballots: [N, B]; a negative one is unknown: always the attacker's.
+        words: [P, W], T_p as bits.
+        priced: whether rivals share the budget (CostCert over masks) or each has it all (PatchGuard).
+        rank: [N], the position of the true label by masked score, or [0] if not asked for.
+        out: [N], the number of rivals that may pass the true label, or [0] if not asked for.
+    """
+    count, num_mutants = ballots.shape
+    cases, width = words.shape
+    slot_of = np.full(num_classes, -1, dtype=np.int32)
+    name = np.empty(num_mutants + 1, dtype=np.int64)
+    votes = np.empty(num_mutants + 1, dtype=np.int64)
+    voters = np.empty((num_mutants + 1, width), dtype=np.uint64)
+    unknown = np.zeros(width, dtype=np.uint64)
+    starts = np.empty(num_mutants + 1, dtype=np.int64)
+    budgets = np.zeros(cases, dtype=np.int64)
+    for p in range(cases):
+        for w in range(width):
+            budgets[p] += np.int64(_ones(words[p, w]))
+    for n in range(count):
+        star = truth[n]
+        slot_of[star] = 0
+        name[0] = star
+        votes[0] = 0
+        voters[0] = 0
+        listed = 1
+        for i in range(num_mutants):
+            label = ballots[n, i]
+            bit = np.uint64(1) << np.uint64(i & 63)
+            if label < 0:
+                unknown[i >> 6] |= bit
+                continue
+            slot = slot_of[label]
+            if slot < 0:
+                slot = listed
+                slot_of[label] = slot
+                name[slot] = label
+                votes[slot] = 0
+                voters[slot] = 0
+                listed += 1
+            votes[slot] += 1
+            voters[slot, i >> 6] |= bit
+
+        counts = np.empty((listed, cases), dtype=np.int32)
+        order = np.empty((listed, cases), dtype=np.int32)
+        _windows(words, voters[0], counts[0], order[0], starts)
+        most = counts[0, order[0, 0]]
+        score = votes[0] - most
+
+        # Two windows at most are taken from the true label, so labels with fewer votes never pass; the
+        # others come first from here on.
+        num_unknown: Int = 0
+        for w in range(width):
+            num_unknown += np.int64(_ones(unknown[w]))
+        contenders = 1
+        for slot in range(1, listed):
+            if votes[slot] + num_unknown >= score - most:
+                _swap(slot, contenders, name, votes, voters)
+                _windows(words, voters[contenders], counts[contenders], order[contenders], starts)
+                contenders += 1
+        listed_after = 0
+        for slot in range(1, listed):
+            listed_after += name[slot] > star
+        unlisted_after = num_classes - 1 - star - listed_after
+        unlisted_before = num_classes - listed - unlisted_after
+
+        if len(rank) > 0:
+            ahead = unlisted_before if score == 0 else 0
+            for slot in range(1, contenders):
+                rival = votes[slot] - counts[slot, order[slot, 0]]
+                ahead += rival > score or (rival == score and name[slot] < star)
+            rank[n] = 1 + ahead
+
+        found = 0
+        floor: Int = -FOREVER
+        guess = order[0, 0]
+        gaps = np.empty(contenders, dtype=np.int64)
+        for p in range(cases if len(out) > 0 else 0):
+            free: Int = 0
+            for w in range(width):
+                free += np.int64(_ones(unknown[w] & ~words[p, w]))
+                # The floor is v[y0] - max over p' of the voters in T_p ∪ T_p': a flip moves it by one.
+                if p > 0:
+                    floor -= np.int64(_ones((words[p, w] ^ words[p - 1, w]) & voters[0, w]))
+            listed_passing, early, late = _passing(
+                p, floor, free, contenders, name, votes, counts, lowest, unlisted_before, unlisted_after
+            )
+            if listed_passing + early + late <= found:
+                continue
+            outside, guess = _best_window_outside(words, voters[0], votes[0], counts[0], order[0], p, guess)
+            floor = votes[0] - counts[0, p] - outside
+            listed_passing, early, late = _passing(
+                p, floor, free, contenders, name, votes, counts, lowest, unlisted_before, unlisted_after
+            )
+            if listed_passing + early + late <= found:
+                continue
+            if not priced:
+                found = listed_passing + early + late
+                continue
+            passing = 0
+            for slot in range(1, contenders):
+                need = floor + (1 if lowest and name[slot] > star else 0)
+                clean = votes[slot] - counts[slot, p]
+                if clean + free >= need:
+                    own, _ = _best_window_outside(
+                        words, voters[slot], votes[slot], counts[slot], order[slot], p, order[slot, 0]
+                    )
+                    gaps[passing] = max(0, need - clean + own)
+                    passing += 1
+            rivals = gaps[:passing]
+            rivals.sort()
+            found, _ = cheapest_first(
+                rivals,
+                passing,
+                max(0, floor),
+                early,
+                max(0, floor + 1),
+                late,
+                budgets[p] + free,
+                found,
+            )
+        if len(out) > 0:
+            out[n] = found
+        for slot in range(listed):
+            slot_of[name[slot]] = -1
+        unknown[:] = 0
+
+
+@compiled
+def _swap(a: Int, b: Int, name: Any, votes: Any, voters: Any) -> None:
+    if a != b:
+        name[a], name[b] = name[b], name[a]
+        votes[a], votes[b] = votes[b], votes[a]
+        for w in range(voters.shape[1]):
+            voters[a, w], voters[b, w] = voters[b, w], voters[a, w]

@@ -1,0 +1,88 @@
+"""PatchGuard: the prediction itself masks what a patch could have written.
+
+Each label loses its best window, a window being a touched set T_p:
+
+    score s[y] = v[y] - max over p of #{i in T_p : b_i = y}
+
+Under patch p a rival scores at most α_p[y], because window p removes all that the attacker wrote, and the
+true label at least t = α_p[y0] - max over p' of #{i in T_p' \\ T_p : b_i = y0}. So
+
+    rivals(p) = #{y ≠ y0 : α_p[y] ≥ t}        min-k = 1 + max over p of rivals(p)
+
+Windows wrap where mutants wrap. The published code lets them not, and certifies what a patch at the border
+breaks (tests/test_peers_mistakes.py).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.compiled import ready, side_by_side
+from costcert.defenders import kernels
+from costcert.defenders.base import Defender, Doubt
+from costcert.defenders.worst_case import Counts, known_ties
+from costcert.geometry.touch import Touched
+from costcert.votes import Votes
+
+
+class PatchGuard(Defender):
+    name = "patchguard"
+    title = "PatchGuard"
+    reads_soft = False
+    ranks_by_votes = False
+    priced: ClassVar[bool] = False
+
+    def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
+        images = np.arange(len(votes))[:, None]
+        best_window = np.zeros((len(votes), votes.num_classes), dtype=np.int64)
+        for case in touched.sets():
+            window = np.zeros_like(best_window)
+            np.add.at(window, (images, votes.ballots[:, case]), 1)
+            np.maximum(best_window, window, out=best_window)
+        return super().scores(votes, touched) - best_window
+
+    def rank(self, votes: Votes, touched: Touched) -> Counts:
+        rank = np.empty(len(votes), dtype=np.int64)
+        self._run(votes, touched, "lowest", None, rank=rank)
+        return rank
+
+    def min_k(
+        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+    ) -> Counts:
+        passing = np.empty(len(votes), dtype=np.int64)
+        self._run(votes, touched, ties, doubt, passing=passing)
+        return 1 + passing
+
+    def _run(
+        self,
+        votes: Votes,
+        touched: Touched,
+        ties: str,
+        doubt: Doubt | None,
+        *,
+        rank: Counts | None = None,
+        passing: Counts | None = None,
+    ) -> None:
+        ballots = votes.ballots
+        if doubt is not None and doubt.unknown is not None:
+            ballots = np.where(doubt.unknown, np.int32(-1), ballots)
+        lowest = known_ties(ties)
+        empty = np.empty(0, dtype=np.int64)
+
+        def work(start: int, stop: int) -> None:
+            kernels.masked(
+                ballots[start:stop],
+                votes.truth[start:stop],
+                votes.num_classes,
+                touched.words,
+                lowest,
+                self.priced,
+                empty if rank is None else rank[start:stop],
+                empty if passing is None else passing[start:stop],
+            )
+
+        ready(work, 0, 0)
+        side_by_side(work, len(votes))
