@@ -1,0 +1,78 @@
+"""costcert: proves whether a classifier's top-k answer survives an adversarial patch.
+
+    votes = costcert.Votes(ballots, truth, num_classes=1000, ablation=costcert.Columns(19), image_size=224)
+    certs = costcert.certify(votes, patches=[costcert.Square(32)])
+    certs.accuracy(k=[1, 5])
+
+Names are imported when first used, so that `import costcert` and `costcert --help` are instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from costcert.certificates import Certificates as Certificates
+    from costcert.certification import certify as certify
+    from costcert.errors import CostcertError as CostcertError
+    from costcert.geometry.ablations import Blocks as Blocks
+    from costcert.geometry.ablations import Columns as Columns
+    from costcert.geometry.ablations import Pooled as Pooled
+    from costcert.geometry.ablations import Rows as Rows
+    from costcert.geometry.ablations import parse_ablation as parse_ablation
+    from costcert.geometry.patches import AreaShare as AreaShare
+    from costcert.geometry.patches import Rectangle as Rectangle
+    from costcert.geometry.patches import Scaled as Scaled
+    from costcert.geometry.patches import Several as Several
+    from costcert.geometry.patches import Shape as Shape
+    from costcert.geometry.patches import Square as Square
+    from costcert.geometry.patches import parse_patch as parse_patch
+    from costcert.guarantees import Bounds as Bounds
+    from costcert.guarantees import bounds as bounds
+    from costcert.guarantees import exclusion as exclusion
+    from costcert.guarantees import min_k_all as min_k_all
+    from costcert.guarantees import min_k_any as min_k_any
+    from costcert.guarantees import stability as stability
+    from costcert.store import read_certificates as read_certificates
+    from costcert.store import read_votes as read_votes
+    from costcert.store import write_certificates as write_certificates
+    from costcert.store import write_votes as write_votes
+    from costcert.votes import Votes as Votes
+    from costcert.witnesses import Witness as Witness
+    from costcert.witnesses import witness as witness
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "certificates": ("Certificates",),
+    "certification": ("certify",),
+    "errors": ("CostcertError",),
+    "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
+    "geometry.patches": (
+        "AreaShare",
+        "Rectangle",
+        "Scaled",
+        "Several",
+        "Shape",
+        "Square",
+        "parse_patch",
+    ),
+    "guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
+    "store": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
+    "votes": ("Votes",),
+    "witnesses": ("Witness", "witness"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'costcert' has no attribute {name!r}")
+    return getattr(import_module(f"costcert.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
