@@ -1,0 +1,172 @@
+"""Certificates on disk: one shard per shard of votes, beside a manifest that names those votes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from costcert import __version__
+from costcert.certificates import Certificates
+from costcert.errors import CostcertError, StoreError
+from costcert.geometry.patches import parse_patch
+from costcert.geometry.sizes import as_image_size
+from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
+from costcert.store.parquet import (
+    plain_column,
+    positive,
+    read_table,
+    shard_path,
+    shard_ranges,
+    write_table,
+)
+
+VERSION = 1
+
+
+class CertificatesPlan(NamedTuple):
+    """A folder of certificates in the making: one shard per shard of votes."""
+
+    folder: Path
+    num_shards: int
+
+    @classmethod
+    def begin(cls, folder: Path, manifest: Mapping[str, Any], num_shards: int) -> CertificatesPlan:
+        join_manifest(folder, manifest, "certificates", VERSION)
+        sweep(folder)
+        return cls(folder, num_shards)
+
+    def done(self, number: int) -> bool:
+        return shard_path(self.folder, number).exists()
+
+    def finished(self) -> Iterator[Certificates]:
+        """All certificates, read back once every shard is there."""
+        yield from CertificatesFolder(self.folder).shards()
+
+    def write(self, certificates: Certificates, number: int) -> None:
+        write_table(certificates_table(certificates), shard_path(self.folder, number))
+
+
+def certificates_manifest(
+    votes: Mapping[str, Any], *, defenders: list[str], patches: list[str], **how: Any
+) -> dict[str, Any]:
+    """What a folder of certificates says of itself: the votes they came from and what was asked."""
+    return {
+        "format": "costcert certificates",
+        "version": VERSION,
+        "costcert": __version__,
+        "defenders": defenders,
+        "patches": patches,
+        **how,
+        "votes": dict(votes),
+    }
+
+
+def certificates_table(certificates: Certificates) -> Any:
+    """Table 2: image_id, defender, patch, rank, min_k."""
+    names = pa.array(certificates.image_ids.tolist(), pa.string())
+    parts = []
+    for defender, patch in certificates.cases:
+        parts.append(
+            pa.table(
+                {
+                    "image_id": names,
+                    "defender": pa.repeat(pa.scalar(defender), len(certificates)),
+                    "patch": pa.repeat(pa.scalar(str(patch)), len(certificates)),
+                    "rank": certificates.rank(defender, patch).astype(np.int32),
+                    "min_k": certificates.min_k(defender, patch).astype(np.int32),
+                }
+            )
+        )
+    return pa.concat_tables(parts)
+
+
+def write_certificates(certificates: Certificates, folder: str | Path) -> None:
+    """Write certificates to a folder as one shard."""
+    manifest = certificates_manifest(
+        {
+            "image_size": list(certificates.image_size),
+            "num_classes": certificates.num_classes,
+            "images": len(certificates),
+            "shard_size": len(certificates),
+        },
+        defenders=certificates.defenders,
+        patches=[str(patch) for patch in certificates.patches],
+        **certificates.about,
+    )
+    plan = CertificatesPlan.begin(Path(folder), manifest, 1)
+    if not plan.done(0):
+        plan.write(certificates, 0)
+
+
+def read_certificates(folder: str | Path) -> Certificates:
+    """All certificates of a folder at once."""
+    return Certificates.joined(list(CertificatesFolder(folder).shards()))
+
+
+class CertificatesFolder:
+    """A folder of certificates, read a shard at a time."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder, "certificates", VERSION)
+        where = str(self.folder / MANIFEST)
+        votes = self.manifest.get("votes")
+        if not isinstance(votes, dict):
+            raise StoreError(f"{where} is damaged: it does not say which votes were certified")
+        self.num_classes = positive(votes, "num_classes", where)
+        self._ranges = shard_ranges(positive(votes, "images", where), positive(votes, "shard_size", where))
+        try:
+            self.image_size = as_image_size(tuple(votes.get("image_size", ())))
+            self.cases = [
+                (str(defender), parse_patch(patch))
+                for defender in self.manifest["defenders"]
+                for patch in self.manifest["patches"]
+            ]
+        except (CostcertError, KeyError, TypeError) as error:
+            raise StoreError(f"{where} is damaged: {error}") from None
+
+    def shards(self) -> Iterator[Certificates]:
+        for number in range(len(self._ranges)):
+            yield self.shard(number)
+
+    def shard(self, number: int) -> Certificates:
+        path = shard_path(self.folder, number)
+        if not path.exists():
+            raise StoreError(f"{path} is missing: run certify again to complete {self.folder}")
+        table = read_table(path)
+        images = len(self._ranges[number])
+        if table.num_rows != images * len(self.cases):
+            raise StoreError(
+                f"{path} holds {table.num_rows} certificates, expected {images * len(self.cases)}: "
+                "make it again"
+            )
+        columns = {name: plain_column(table, name, path) for name in table.column_names}
+        results = {}
+        for index, (defender, patch) in enumerate(self.cases):
+            rows = slice(index * images, (index + 1) * images)
+            try:
+                fits = (columns["defender"][rows] == defender).all()
+                fits = fits and (columns["patch"][rows] == str(patch)).all()
+                rank, min_k = (columns[name][rows].astype(np.int64) for name in ("rank", "min_k"))
+                fits = fits and bool((rank >= 1).all() and (min_k <= self.num_classes).all())
+                fits = fits and bool((rank <= min_k).all())
+                image_ids = columns["image_id"][:images].astype(np.str_)
+            except (KeyError, ValueError, TypeError):
+                fits = False
+            if not fits:
+                raise StoreError(f"{path} does not fit its manifest: make it again")
+            results[defender, patch] = (rank, min_k)
+        about: dict[str, Any] = {
+            key: self.manifest[key] for key in ("ties", "epsilon", "tau") if key in self.manifest
+        }
+        return Certificates(
+            results,
+            image_ids=image_ids,
+            num_classes=self.num_classes,
+            image_size=self.image_size,
+            about=about,
+        )

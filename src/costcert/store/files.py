@@ -1,0 +1,124 @@
+"""Files that are there whole or not at all, and manifests that say what a folder holds."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from costcert.errors import StoreError
+
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path to write to; it takes the name `path` once all of it is on disk.
+
+    If anything fails the temporary file is removed and `path` stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(_why(path, error)) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed writer left in `folder`."""
+    for leftover in folder.glob(".*.tmp"):
+        number = leftover.name.split(".")[-2]
+        if number.isdigit() and not _alive(int(number)):
+            with suppress(OSError):
+                leftover.unlink()
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
+    """The manifest of a folder of this kind, or a sentence about why it is none."""
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is not there: expected a folder of {kind}")
+    if not path.is_file():
+        raise StoreError(f"{folder} holds no {MANIFEST}, so it is no folder of {kind}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError):
+        raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
+    if not isinstance(content, dict) or content.get("format") != f"costcert {kind}":
+        raise StoreError(f"{path} is not the manifest of {kind}: its format is {_format_of(content)}")
+    if content.get("version") != version:
+        raise StoreError(
+            f"{path} has format version {content.get('version')!r}, this costcert reads {version}: "
+            "use the version it was made with, or make it again"
+        )
+    return content
+
+
+def join_manifest(folder: Path, content: Mapping[str, Any], kind: str, version: int) -> None:
+    """Begin a folder with this manifest, or go on with one that has the same; refuse any other."""
+    plain = json.loads(json.dumps(content))
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        write_json(folder / MANIFEST, plain)
+        return
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is a file, but a folder is to be written there: choose another name")
+    there = read_manifest(folder, kind, version)
+    differs = [key for key in {**there, **plain} if there.get(key) != plain.get(key)]
+    if differs:
+        key = differs[0]
+        raise StoreError(
+            f"{folder} holds another run: its {key} is {_short(there.get(key))}, this run's is "
+            f"{_short(plain.get(key))}; choose another folder, or remove that one"
+        )
+
+
+def _format_of(content: Any) -> str:
+    return repr(content.get("format")) if isinstance(content, dict) else "unknown"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _why(path: Path, error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full: {path} was not written; what was finished before it is kept"
+    return f"cannot write {path}: {(error.strerror or str(error)).lower()}"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    # Not every system can open a folder; where it cannot, the rename is as durable as it gets.
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

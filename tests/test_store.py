@@ -1,0 +1,272 @@
+"""Tables on disk: whole or not at all, the same when read back, and no damaged file taken for a good one."""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import costcert as cc
+from costcert.store import VotesArchive, VotesFolder
+from costcert.store.files import sweep, whole_file
+
+RNG = np.random.default_rng(7)
+
+
+def hard_votes(count=10, **more):
+    return cc.Votes(
+        RNG.integers(0, 5, (count, 12)),
+        RNG.integers(0, 5, count),
+        num_classes=5,
+        ablation="columns:3",
+        image_size=(4, 12),
+        **more,
+    )
+
+
+def soft_votes(count=10):
+    labels = RNG.integers(0, 5, (count, 12, 3))
+    units = RNG.integers(0, 4, (count, 12, 3))
+    return cc.Votes.soft(
+        labels,
+        units,
+        RNG.integers(0, 5, count),
+        cap=9,
+        num_classes=5,
+        ablation="columns:3",
+        image_size=(4, 12),
+    )
+
+
+@pytest.mark.parametrize("shard_size", [1, 3, 10, 100])
+def test_votes_come_back_as_they_went(tmp_path, shard_size):
+    votes = hard_votes(
+        margins=RNG.random((10, 12)),
+        image_ids=[f"ü{n}" for n in range(10)],
+        class_names=list("abcde"),
+        about={"model": "none"},
+    )
+    cc.write_votes(votes, tmp_path / "votes", shard_size=shard_size)
+    back = cc.read_votes(tmp_path / "votes")
+    for name in ("ballots", "truth", "margins", "image_ids"):
+        assert np.array_equal(getattr(votes, name), getattr(back, name)), name
+    assert (back.class_names, dict(back.about)) == (votes.class_names, {"model": "none"})
+    assert (back.ablation, back.image_size, back.num_classes) == (votes.ablation, (4, 12), 5)
+
+
+def test_soft_votes_come_back_as_they_went(tmp_path):
+    votes = soft_votes()
+    cc.write_votes(votes, tmp_path / "votes", shard_size=4)
+    back = cc.read_votes(tmp_path / "votes")
+    for name in ("ballots", "labels", "units", "cap"):
+        assert np.array_equal(getattr(votes, name), getattr(back, name)), name
+
+
+def test_more_than_65536_classes_keep_their_labels(tmp_path):
+    votes = cc.Votes([[70000, 3]], [70001], num_classes=80000, ablation="columns:1", image_size=(1, 2))
+    cc.write_votes(votes, tmp_path / "votes")
+    assert cc.read_votes(tmp_path / "votes").ballots.tolist() == [[70000, 3]]
+
+
+def test_certificates_come_back_as_they_went(tmp_path):
+    certificates = cc.certify(hard_votes(), [1, "2*square:1", "shape:01/11"])
+    cc.write_certificates(certificates, tmp_path / "certs")
+    back = cc.read_certificates(tmp_path / "certs")
+    assert back.to_pandas().equals(certificates.to_pandas())
+    assert back.patches == certificates.patches
+
+
+def test_a_second_run_writes_only_what_is_missing(tmp_path):
+    votes = hard_votes()
+    cc.write_votes(votes, tmp_path / "votes", shard_size=3)
+    kept = tmp_path / "votes" / "shard-00001.parquet"
+    lost = tmp_path / "votes" / "shard-00002.parquet"
+    before, content = kept.stat().st_mtime_ns, lost.read_bytes()
+    lost.unlink()
+    cc.write_votes(votes, tmp_path / "votes", shard_size=3)
+    assert kept.stat().st_mtime_ns == before
+    assert lost.read_bytes() == content
+
+
+def test_another_run_into_the_same_folder_is_refused(tmp_path):
+    cc.write_votes(hard_votes(), tmp_path / "votes")
+    other = hard_votes(about={"model": "another"})
+    with pytest.raises(cc.CostcertError, match="holds another run: its made is"):
+        cc.write_votes(other, tmp_path / "votes")
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    def fail():
+        with whole_file(tmp_path / "table") as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_in_one_sentence(tmp_path):
+    def fail():
+        with whole_file(tmp_path / "table"):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(cc.CostcertError, match="the disk is full"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path):
+    dead = 2**22 + 1
+    (tmp_path / f".shard-00000.parquet.{dead}.tmp").write_text("half")
+    alive = tmp_path / f".shard-00000.parquet.{os.getpid()}.tmp"
+    alive.write_text("being written")
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [alive]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    cc.write_votes(hard_votes(), tmp_path / "votes", shard_size=4)
+    return tmp_path / "votes"
+
+
+def rewrite(folder, **changes):
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    content.update(changes)
+    path.write_text(json.dumps(content))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def without_column(path, name):
+    pq.write_table(pq.read_table(path).drop_columns([name]), path)
+
+
+def with_column(path, name, values):
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(name), name, values), path)
+
+
+SHARD = "shard-00001.parquet"
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda f: (f / "manifest.json").unlink(), "holds no manifest.json"),
+        (lambda f: cut(f / "manifest.json"), "cannot be read as JSON"),
+        (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), "cannot be read as JSON"),
+        (lambda f: (f / "manifest.json").write_text("[" * 100_000), "cannot be read as JSON"),
+        (lambda f: (f / "manifest.json").write_text("[]"), "is not the manifest of votes"),
+        (lambda f: rewrite(f, format="other"), "its format is 'other'"),
+        (lambda f: rewrite(f, version=99), "format version 99"),
+        (lambda f: rewrite(f, images="many"), "images should be a positive whole number"),
+        (lambda f: rewrite(f, images=0), "images should be a positive whole number"),
+        (lambda f: rewrite(f, images=11), "holds 2 images, expected 3"),
+        (lambda f: rewrite(f, ablation="columns:99"), "columns:99 does not fit"),
+        (lambda f: rewrite(f, ablation=None), "is damaged"),
+        (lambda f: rewrite(f, image_size="4"), "is damaged"),
+        (lambda f: rewrite(f, image_size=None), "is damaged"),
+        (lambda f: rewrite(f, num_classes=2), "does not fit its manifest: ballots"),
+        (lambda f: rewrite(f, soft={"labels": 2}), "is damaged"),
+        (lambda f: rewrite(f, soft="yes"), "is damaged"),
+        (lambda f: rewrite(f, soft={"labels": 2, "cap": 3}), "no column 'soft_labels'"),
+        (lambda f: rewrite(f, made=None), "is damaged"),
+        (lambda f: rewrite(f, class_names=["a"]), "got 1 class names for 5 classes"),
+        (lambda f: (f / SHARD).unlink(), "1 of 3 shards are missing"),
+        (lambda f: cut(f / SHARD), "no readable Parquet file"),
+        (lambda f: (f / SHARD).write_bytes(b""), "no readable Parquet file"),
+        (lambda f: (f / SHARD).write_text("image_id,truth\n"), "no readable Parquet file"),
+        (lambda f: without_column(f / SHARD, "ballots"), "no column 'ballots'"),
+        (lambda f: with_column(f / SHARD, "truth", pa.array([1, None, 2, 3])), "empty places"),
+        (lambda f: with_column(f / SHARD, "truth", pa.array([0.5] * 4)), "truth must be whole numbers"),
+        (lambda f: with_column(f / SHARD, "ballots", pa.array([1] * 4)), "one list of equal length"),
+    ],
+)
+def test_damage_to_votes_is_noticed(folder, damage, says):
+    damage(folder)
+    with pytest.raises(cc.CostcertError) as caught:
+        cc.read_votes(folder)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda f: cut(f / "shard-00000.parquet"), "no readable Parquet file"),
+        (lambda f: (f / "shard-00000.parquet").unlink(), "is missing"),
+        (lambda f: rewrite(f, patches=["square:3"]), "does not fit its manifest"),
+        (lambda f: rewrite(f, patches=["triangle:3"]), "is damaged"),
+        (lambda f: rewrite(f, defenders=["drs"]), "does not fit its manifest"),
+        (lambda f: rewrite(f, votes=None), "is damaged"),
+        (lambda f: with_column(f / "shard-00000.parquet", "min_k", pa.array([0] * 10)), "does not fit"),
+        (lambda f: with_column(f / "shard-00000.parquet", "min_k", pa.array(["a"] * 10)), "does not fit"),
+    ],
+)
+def test_damage_to_certificates_is_noticed(tmp_path, damage, says):
+    folder = tmp_path / "certs"
+    cc.write_certificates(cc.certify(hard_votes(), [1], ["costcert"]), folder)
+    damage(folder)
+    with pytest.raises(cc.CostcertError) as caught:
+        cc.read_certificates(folder)
+    assert says in str(caught.value)
+
+
+def save(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def save_one(path):
+    with path.open("wb") as file:
+        np.save(file, GOOD["ballots"])
+
+
+GOOD = {"ballots": np.zeros((2, 12), int), "truth": np.zeros(2, int)}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda p: p, "is not there"),
+        (lambda p: save(p, ballots=GOOD["ballots"]), "holds no array 'truth'"),
+        (lambda p: save(p, truth=GOOD["truth"]), "holds no array 'ballots'"),
+        (lambda p: save(p, **{**GOOD, "ballots": np.zeros((2, 11), int)}), "got 11 ballots per image"),
+        (lambda p: save(p, **{**GOOD, "truth": np.array([0, 5])}), "truth[1] is 5"),
+        (lambda p: save(p, **{**GOOD, "truth": np.array([{}, {}], object)}), "cannot be read as .npz"),
+        (lambda p: save(p, **{**GOOD, "margins": np.full((2, 12), np.nan)}), "margins"),
+        (lambda p: p.write_bytes(b"PK\x03\x04 and then nothing"), "cannot be read as .npz"),
+        (lambda p: p.write_bytes(b""), "cannot be read as .npz"),
+        (lambda p: (save(p, **GOOD), cut(p)), "cannot be read as .npz"),
+        (save_one, "is no .npz archive"),
+    ],
+)
+def test_bad_archives_get_one_sentence(tmp_path, make, says):
+    path = tmp_path / "votes.npz"
+    make(path)
+    with pytest.raises(cc.CostcertError) as caught:
+        VotesArchive(path, ablation="columns:3", num_classes=5, image_size=(4, 12))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_soft_archives_are_read(tmp_path):
+    votes = soft_votes()
+    path = save(
+        tmp_path / "v.npz", labels=votes.labels, units=votes.units, truth=votes.truth, cap=np.array(9)
+    )
+    back = VotesArchive(path, ablation="columns:3", num_classes=5, image_size=(4, 12)).shard(0)
+    assert (back.units == votes.units).all()
+    assert back.cap == 9
+
+
+def test_a_folder_is_read_a_shard_at_a_time(folder):
+    source = VotesFolder(folder)
+    assert [len(source.shard(n)) for n in range(source.num_shards)] == [4, 4, 2]
