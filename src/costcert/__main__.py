@@ -1,0 +1,5 @@
+"""`python -m costcert`."""
+
+from costcert.cli import main
+
+main()

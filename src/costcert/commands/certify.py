@@ -1,0 +1,221 @@
+"""`costcert certify`: shard by shard, so that memory does not grow with the data set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from costcert.certificates import Certificates
+from costcert.certification import certify, concrete_patches
+from costcert.defenders import chosen
+from costcert.errors import CostcertError, SpellingError
+from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.sizes import as_image_size
+from costcert.geometry.touch import touched
+from costcert.metrics import Tally
+from costcert.reports.terminal import print_accuracy
+from costcert.store.certificates import CertificatesPlan, certificates_manifest
+from costcert.store.exports import EXPORTS, Export
+from costcert.store.votes import VotesArchive, VotesFolder, VotesSource
+from costcert.votes import Votes
+
+# Images between two movements of the progress bar.
+_STEP = 2048
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked on the command line, as it was spelled."""
+
+    votes: Path
+    patches: str
+    defenders: str
+    out: Path | None
+    ablation: str | None
+    classes: int | None
+    image_size: str | None
+    ks: str
+    ties: str
+    hard: bool
+    epsilon: float | None
+    tau: int
+
+
+def run(request: Request) -> None:
+    ks = parse_ks(request.ks)
+    source = _open(request)
+    work = _Work(request, source)
+    # The first images are certified before anything is written, so that a bad request leaves no trace.
+    work.certify(source.shard(0).take(slice(0, 1)))
+    tally = Tally()
+    if request.out is None:
+        for certificates in work.shards(range(source.num_shards)):
+            tally.add(certificates)
+    elif request.out.suffix in EXPORTS:
+        _export(request.out, work, tally, ks)
+    else:
+        _fill_folder(request.out, work, tally)
+    console = Console()
+    print_accuracy(console, tally.accuracy(ks), work.headings())
+    if request.out is not None:
+        console.print(f"Certificates: {request.out}", highlight=False)
+
+
+class _Work:
+    """The certificates of one request."""
+
+    def __init__(self, request: Request, source: VotesSource) -> None:
+        self.request = request
+        self.source = source
+        first = self._prepared(source.shard(0))
+        self.ablation: Ablation = first.ablation
+        self.image_size = first.image_size
+        self.patches: list[OnePatch | Several] = concrete_patches(
+            [text for text in request.patches.split(",") if text.strip()], first.image_size
+        )
+        names = [name.strip() for name in request.defenders.split(",") if name.strip()]
+        self.defenders = [defender.name for defender in chosen(names, soft=first.is_soft)]
+
+    def _prepared(self, votes: Votes) -> Votes:
+        if self.request.hard:
+            votes = votes.hard()
+        if self.request.ablation is not None and isinstance(self.source, VotesFolder):
+            votes = votes.select(self.request.ablation)
+        return votes
+
+    def certify(self, votes: Votes) -> Certificates:
+        return certify(
+            self._prepared(votes),
+            self.patches,
+            self.defenders,
+            ties=self.request.ties,
+            epsilon=self.request.epsilon,
+            tau=self.request.tau,
+        )
+
+    def shards(self, numbers: Any) -> Iterator[Certificates]:
+        """Certificates of these shards, in order, with a progress bar on the error stream."""
+        numbers = list(numbers)
+        with _progress() as progress:
+            task = progress.add_task("certifying", total=None)
+            for done, number in enumerate(numbers):
+                votes = self.source.shard(number)
+                if done == 0:
+                    left = self.source.num_images if len(numbers) == self.source.num_shards else None
+                    progress.update(task, total=left or len(votes) * len(numbers))
+                parts = []
+                for start in range(0, len(votes), _STEP):
+                    part = votes.take(slice(start, start + _STEP))
+                    parts.append(self.certify(part))
+                    progress.advance(task, len(part))
+                yield Certificates.joined(parts)
+            progress.update(task, total=progress.tasks[0].completed)
+
+    def manifest(self) -> dict[str, Any]:
+        return certificates_manifest(
+            self.source.manifest,
+            defenders=self.defenders,
+            patches=[str(patch) for patch in self.patches],
+            ablation=str(self.ablation),
+            ties=self.request.ties,
+            ballots="hard" if self.request.hard else "as voted",
+            epsilon=self.request.epsilon,
+            tau=self.request.tau,
+        )
+
+    def headings(self) -> dict[str, str]:
+        """What to say above each patch's rows."""
+        mutants = self.ablation.count(self.image_size)
+        return {
+            str(patch): f"{patch}: touches at most "
+            f"{touched(self.ablation, patch, self.image_size).delta} of {mutants} mutants"
+            for patch in self.patches
+        }
+
+
+def _open(request: Request) -> VotesSource:
+    if request.votes.is_dir():
+        for option, value in (("--classes", request.classes), ("--image-size", request.image_size)):
+            if value is not None:
+                raise CostcertError(f"{option} is for .npz files: a folder of votes says it in its manifest")
+        return VotesFolder(request.votes)
+    wanted = {
+        "--ablation": request.ablation,
+        "--classes": request.classes,
+        "--image-size": request.image_size,
+    }
+    missing = [option for option, value in wanted.items() if value is None]
+    if request.votes.exists() and missing:
+        raise CostcertError(
+            f"{request.votes} does not say how its votes were made: pass {', '.join(missing)}, "
+            "as in --ablation columns:19 --classes 1000 --image-size 224"
+        )
+    return VotesArchive(
+        request.votes,
+        ablation=parse_ablation(request.ablation or "columns:1"),
+        num_classes=request.classes or 1,
+        image_size=as_image_size(request.image_size or 1),
+    )
+
+
+def _fill_folder(folder: Path, work: _Work, tally: Tally) -> None:
+    plan = CertificatesPlan.begin(folder, work.manifest(), work.source.num_shards)
+    missing = [number for number in range(plan.num_shards) if not plan.done(number)]
+    for number, certificates in zip(missing, work.shards(missing), strict=True):
+        plan.write(certificates, number)
+    for certificates in plan.finished():
+        tally.add(certificates)
+
+
+def _export(path: Path, work: _Work, tally: Tally, ks: list[int]) -> None:
+    with Export(path, work.manifest()) as export:
+        for certificates in work.shards(range(work.source.num_shards)):
+            export.add(certificates)
+            tally.add(certificates)
+        export.finish(tally.accuracy(ks))
+
+
+def parse_ks(text: str) -> list[int]:
+    """The k of `1-5` or `1,5,10`."""
+    ks: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= first <= last or last - first > 100:
+            raise SpellingError(f"cannot read k {text!r}: write 5, 1-5 or 1,5,10")
+        ks.extend(range(first, last + 1))
+    return list(dict.fromkeys(ks))
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f} images/s" if speed else "", style="progress.data.speed")
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,1 @@
+"""From certificates to what people read."""
