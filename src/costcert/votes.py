@@ -114,7 +114,10 @@ class Votes:
             raise VotesError(f"the cap of a soft ballot is at most {LARGEST_CAP}, got {cap}")
         if given.size and given.min() < 0:
             raise VotesError(f"units are not negative, got {given.min()}")
-        most = int(given.sum(axis=2, dtype=np.int64).max(initial=0))
+        # One by one first: a sum of numbers that large could come round to a small one.
+        most = int(given.max(initial=0))
+        if most <= cap:
+            most = int(given.sum(axis=2, dtype=np.int64).max(initial=0))
         if most > cap:
             raise VotesError(f"a mutant gives {most} units, but the cap is {cap}: quantise downwards")
         if ballots is None:

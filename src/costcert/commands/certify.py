@@ -36,7 +36,7 @@ from costcert.store.votes import VotesArchive, VotesFolder, VotesSource
 from costcert.votes import Votes
 
 # Images between two movements of the progress bar.
-_STEP = 2048
+_STEP = 512
 
 
 @dataclass(frozen=True)

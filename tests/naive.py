@@ -1,0 +1,398 @@
+"""The slow, honest twin: every definition of the theory as sets, dicts and loops.
+
+Pixels are (y, x), mutants are numbered from 0, T_p is a frozenset of mutants. A ballot is a dict from
+labels to units, so that a hard ballot is {label: 1} and a soft one holds at most `cap` units. Nothing here
+is shared with the library, and nothing here is fast.
+"""
+
+from itertools import combinations_with_replacement, product
+from typing import NamedTuple
+
+
+class Strips(NamedTuple):
+    """One family of mutants, kind "columns", "rows" or "blocks"."""
+
+    kind: str
+    width: int
+    stride: int = 1
+    wrap: bool = True
+    span: tuple[int, int] | None = None
+
+
+def segments(length, family):
+    """Kept positions along one axis: `width` from each start, round the end where the family wraps."""
+    last = length - 1 if family.wrap else length - family.width
+    first, last = family.span or (0, last)
+    starts = []
+    start = first
+    while start <= last:
+        starts.append(start)
+        start += family.stride
+    return [{(start + step) % length for step in range(family.width)} for start in starts]
+
+
+def kept(families, height, width):
+    """Kept pixels of each mutant; pooled families are concatenated, rows slowest within blocks."""
+    whole_height, whole_width = [set(range(height))], [set(range(width))]
+    mutants = []
+    for family in families:
+        rows = whole_height if family.kind == "columns" else segments(height, family)
+        columns = whole_width if family.kind == "rows" else segments(width, family)
+        mutants += [frozenset(product(ys, xs)) for ys in rows for xs in columns]
+    return mutants
+
+
+def rectangle(height, width):
+    """The pixels of a rectangle, relative to its top left corner."""
+    return frozenset(product(range(height), range(width)))
+
+
+def shape(mask):
+    """The pixels of a table of 0 and 1."""
+    return frozenset((y, x) for y, row in enumerate(mask) for x, pixel in enumerate(row) if pixel)
+
+
+def places(pixels, height, width, times=1):
+    """Every set of pixels `times` patches may cover: each lies wholly inside the image, none wraps."""
+    single = []
+    for down in range(-height, height):
+        for right in range(-width, width):
+            moved = frozenset((y + down, x + right) for y, x in pixels)
+            if all(0 <= y < height and 0 <= x < width for y, x in moved):
+                single.append(moved)
+    return [frozenset().union(*chosen) for chosen in combinations_with_replacement(single, times)]
+
+
+def touched(mutants, place):
+    """T_p: the mutants whose kept region intersects p."""
+    return frozenset(i for i, region in enumerate(mutants) if region & place)
+
+
+def distinct(sets):
+    """Each set once: patches with the same T_p are one case."""
+    return list(dict.fromkeys(sets))
+
+
+def maximal(sets):
+    """The distinct sets that lie inside no other."""
+    return [one for one in distinct(sets) if not any(one < other for other in sets)]
+
+
+def hard(labels):
+    """Hard ballots as dicts."""
+    return [{label: 1} for label in labels]
+
+
+def tally(ballots, mutants, num_classes):
+    """Units for each label from these mutants."""
+    votes = [0] * num_classes
+    for i in mutants:
+        for label, units in ballots[i].items():
+            votes[label] += units
+    return votes
+
+
+def votes(ballots, num_classes):
+    """v[y]: ballots for y."""
+    return tally(ballots, range(len(ballots)), num_classes)
+
+
+def clean_votes(ballots, attacked, num_classes):
+    """α_p[y]: ballots for y from mutants outside T_p."""
+    return tally(ballots, [i for i in range(len(ballots)) if i not in attacked], num_classes)
+
+
+def order(scores):
+    """Labels sorted by score, ties to the lowest label."""
+    return sorted(range(len(scores)), key=lambda label: (-scores[label], label))
+
+
+def rank(scores, truth):
+    """The position of the true label in the prediction."""
+    return order(scores).index(truth) + 1
+
+
+def extra(rival, truth, ties):
+    """What a rival needs beyond a tie: one unit where ties go to the lowest label and that is not it."""
+    return 1 if ties == "lowest" and rival > truth else 0
+
+
+def cheapest_first(gaps, budget):
+    """The largest j such that the j smallest gaps sum to at most the budget."""
+    lifted = 0
+    for gap in sorted(gaps):
+        budget -= gap
+        if budget < 0:
+            break
+        lifted += 1
+    return lifted
+
+
+def floor(alpha, truth, tau, num_clean):
+    """What the true label keeps, less what rivals gain, when each clean ballot shifts by tau per label."""
+    return max(0, alpha[truth] - tau * num_clean) - tau * num_clean
+
+
+def costcert(ballots, sets, truth, num_classes, ties="against", cap=1, tau=0):
+    """min-k of CostCert: 1 + the most rivals that some T_p pays for, cheapest first."""
+    worst = 0
+    for attacked in sets:
+        alpha = clean_votes(ballots, attacked, num_classes)
+        threshold = floor(alpha, truth, tau, len(ballots) - len(attacked))
+        gaps = [
+            max(0, threshold + extra(y, truth, ties) - alpha[y]) for y in range(num_classes) if y != truth
+        ]
+        worst = max(worst, cheapest_first(gaps, cap * len(attacked)))
+    return 1 + worst
+
+
+def cbn(ballots, sets, truth, num_classes, ties="against", cap=1, tau=0):
+    """min-k of CBN: 1 + the most rivals that each, alone, could spend the whole budget of some T_p."""
+    worst = 0
+    for attacked in sets:
+        alpha = clean_votes(ballots, attacked, num_classes)
+        threshold = floor(alpha, truth, tau, len(ballots) - len(attacked))
+        budget = cap * len(attacked)
+        rivals = [y for y in range(num_classes) if y != truth]
+        worst = max(worst, sum(alpha[y] + budget >= threshold + extra(y, truth, ties) for y in rivals))
+    return 1 + worst
+
+
+def drs(ballots, sets, truth, num_classes, ties="against", cap=1):
+    """min-k of DRS: one Δ, given to every rival and taken from the true label."""
+    total = votes(ballots, num_classes)
+    delta = cap * max(len(attacked) for attacked in sets)
+    rivals = [y for y in range(num_classes) if y != truth]
+    return 1 + sum(total[y] + delta >= total[truth] - delta + extra(y, truth, ties) for y in rivals)
+
+
+def most_in_a_window(ballots, windows, label, outside=frozenset()):
+    """The largest number of ballots for `label` in one window, those in `outside` not counted."""
+    return max(sum(ballots[i].get(label, 0) for i in window - outside) for window in windows)
+
+
+def masked_scores(ballots, windows, num_classes):
+    """s[y] of PatchGuard: each label loses its best window."""
+    total = votes(ballots, num_classes)
+    return [total[y] - most_in_a_window(ballots, windows, y) for y in range(num_classes)]
+
+
+def patchguard(ballots, windows, truth, num_classes, ties="against"):
+    """min-k of PatchGuard: 1 + the most rivals whose clean votes reach what the true label must keep."""
+    worst = 0
+    for attacked in windows:
+        alpha = clean_votes(ballots, attacked, num_classes)
+        threshold = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
+        rivals = [y for y in range(num_classes) if y != truth]
+        worst = max(worst, sum(alpha[y] >= threshold + extra(y, truth, ties) for y in rivals))
+    return 1 + worst
+
+
+def costcert_masks(ballots, windows, truth, num_classes, ties="against"):
+    """min-k of CostCert over PatchGuard's masks: PatchGuard's rivals, paid for cheapest first."""
+    worst = 0
+    for attacked in windows:
+        alpha = clean_votes(ballots, attacked, num_classes)
+        kept_by_truth = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
+        gaps = []
+        for y in range(num_classes):
+            needed = kept_by_truth + extra(y, truth, ties)
+            if y != truth and alpha[y] >= needed:
+                masked = most_in_a_window(ballots, windows, y, outside=attacked)
+                gaps.append(max(0, needed - alpha[y] + masked))
+        worst = max(worst, cheapest_first(gaps, len(attacked)))
+    return 1 + worst
+
+
+def min_k_all(ballots, sets, truths, num_classes, ties="against", cap=1):
+    """The k for which all of the true labels are in the top-k: the largest of their min-k."""
+    return max(costcert(ballots, sets, truth, num_classes, ties, cap) for truth in truths)
+
+
+def min_k_any(ballots, sets, truths, num_classes, ties="against", cap=1):
+    """The k for which at least one true label is in the top-k: outsiders must pass the best of them."""
+    worst = 0
+    for attacked in sets:
+        alpha = clean_votes(ballots, attacked, num_classes)
+        best = min(truths, key=lambda label: (-alpha[label], label))
+        gaps = [
+            max(0, alpha[best] + extra(y, best, ties) - alpha[y])
+            for y in range(num_classes)
+            if y not in truths
+        ]
+        worst = max(worst, cheapest_first(gaps, cap * len(attacked)))
+    return 1 + worst
+
+
+def excluded(ballots, sets, label, num_classes, k, ties="against", cap=1):
+    """Whether `label` can never enter the top-k: for every T_p, k others stay above it."""
+    for attacked in sets:
+        alpha = clean_votes(ballots, attacked, num_classes)
+        reach = alpha[label] + cap * len(attacked)
+        above = 0
+        for y in range(num_classes):
+            wins_ties = ties == "lowest" and y < label
+            if y != label and (alpha[y] > reach or (alpha[y] == reach and wins_ties)):
+                above += 1
+        if above < k:
+            return False
+    return True
+
+
+def stability(ballots, sets, num_classes, k, ties="against", cap=1):
+    """How many of today's top-k always stay: j are expelled by lifting j outsiders to the j-th weakest."""
+    listed = order(votes(ballots, num_classes))[:k]
+    outsiders = [y for y in range(num_classes) if y not in listed]
+    expelled = 0
+    for attacked in sets:
+        alpha = clean_votes(ballots, attacked, num_classes)
+        weakest = sorted(listed, key=lambda label: (alpha[label], -label))
+        for j in range(1, min(len(listed), len(outsiders)) + 1):
+            mark = weakest[j - 1]
+            gaps = [max(0, alpha[mark] + extra(y, mark, ties) - alpha[y]) for y in outsiders]
+            if sum(sorted(gaps)[:j]) <= cap * len(attacked):
+                expelled = max(expelled, j)
+    return len(listed) - expelled
+
+
+def min_k_bounds(ballots, known, sets, truth, num_classes, ties="against", cap=1):
+    """Lowest and highest min-k of CostCert when only the ballots in `known` have been counted.
+
+    Below, every unknown mutant votes for the true label; above, it belongs to the attacker.
+    """
+    unknown = frozenset(range(len(ballots))) - known
+    kindest = [{truth: cap} if i in unknown else ballots[i] for i in range(len(ballots))]
+    low = costcert(kindest, sets, truth, num_classes, ties, cap)
+    high = costcert(ballots, [attacked | unknown for attacked in sets], truth, num_classes, ties, cap)
+    return low, high
+
+
+def rank_bounds(ballots, known, truth, num_classes, cap=1):
+    """Lowest and highest rank when only the ballots in `known` have been counted."""
+    unknown = frozenset(range(len(ballots))) - known
+    return min_k_bounds(ballots, known, [frozenset()], truth, num_classes, "lowest", cap)[0], costcert(
+        ballots, [unknown], truth, num_classes, "lowest", cap
+    )
+
+
+def position(scores, truth, ties):
+    """Where the true label ends up: behind all it ties with, or where sorting puts it."""
+    if ties == "lowest":
+        return rank(scores, truth)
+    return 1 + sum(scores[y] >= scores[truth] for y in range(len(scores)) if y != truth)
+
+
+def spreads(num_classes, cap):
+    """Every way for one mutant to spread at most `cap` units over the labels."""
+    return [units for units in product(range(cap + 1), repeat=num_classes) if sum(units) <= cap]
+
+
+def single_labels(num_classes):
+    """Every way for one mutant to vote for one label."""
+    return [tuple(int(y == label) for y in range(num_classes)) for label in range(num_classes)]
+
+
+def reachable_votes(ballots, sets, num_classes, ways):
+    """Every vote count some attack reaches: each touched mutant, one after the other, votes in each way."""
+    reached = set()
+    for attacked in sets:
+        counts = {tuple(clean_votes(ballots, attacked, num_classes))}
+        for _ in attacked:
+            counts = {
+                tuple(a + b for a, b in zip(count, way, strict=True)) for count in counts for way in ways
+            }
+        reached |= counts
+    return reached
+
+
+def reachable_shifted(ballots, sets, num_classes, cap, tau):
+    """Every vote count reached when touched mutants spread at will and clean ones shift by tau per label.
+
+    A shifted ballot is a ballot: nothing is below zero, and it holds at most `cap` units.
+    """
+    anything = spreads(num_classes, cap)
+    near = [
+        [way for way in anything if all(abs(way[y] - given.get(y, 0)) <= tau for y in range(num_classes))]
+        for given in ballots
+    ]
+    reached = set()
+    for attacked in sets:
+        counts = {(0,) * num_classes}
+        for i in range(len(ballots)):
+            pairs = product(counts, anything if i in attacked else near[i])
+            counts = {tuple(a + b for a, b in zip(count, way, strict=True)) for count, way in pairs}
+        reached |= counts
+    return reached
+
+
+def rewritten(ballots, attacked, num_classes):
+    """Hard ballots after each possible attack on the mutants in `attacked`."""
+    attacked = sorted(attacked)
+    for labels in product(range(num_classes), repeat=len(attacked)):
+        result = list(ballots)
+        for i, label in zip(attacked, labels, strict=True):
+            result[i] = {label: 1}
+        yield result
+
+
+def reachable_masked(ballots, sets, windows, num_classes):
+    """Every list of PatchGuard scores some attack reaches."""
+    return {
+        tuple(masked_scores(after, windows, num_classes))
+        for attacked in sets
+        for after in rewritten(ballots, attacked, num_classes)
+    }
+
+
+def worst_position(reached, truth, ties):
+    """The last position any attack pushes the true label to."""
+    return max(position(scores, truth, ties) for scores in reached)
+
+
+def worst_of_all(reached, truths, ties):
+    """The last position any attack pushes any of the true labels to."""
+    return max(position(scores, truth, ties) for scores in reached for truth in truths)
+
+
+def worst_of_any(reached, truths, ties):
+    """The last position any attack pushes the best placed true label to."""
+    worst = 0
+    for scores in reached:
+        best = min(truths, key=lambda label: (-scores[label], label))
+        outsiders = [y for y in range(len(scores)) if y not in truths]
+        if ties == "lowest":
+            ahead = sum((-scores[y], y) < (-scores[best], best) for y in outsiders)
+        else:
+            ahead = sum(scores[y] >= scores[best] for y in outsiders)
+        worst = max(worst, 1 + ahead)
+    return worst
+
+
+def can_enter(reached, label, k, ties):
+    """Whether some attack brings `label` into the top-k, winning its ties unless they are known."""
+    for scores in reached:
+        if ties == "lowest":
+            place = rank(scores, label)
+        else:
+            place = 1 + sum(scores[y] > scores[label] for y in range(len(scores)) if y != label)
+        if place <= k:
+            return True
+    return False
+
+
+def fewest_staying(ballots, reached, num_classes, k, ties):
+    """The smallest number of today's top-k that some attack leaves in the top-k."""
+    listed = set(order(votes(ballots, num_classes))[:k])
+    fewest = len(listed)
+    for scores in reached:
+        if ties == "lowest":
+            after = order(scores)[:k]
+        else:
+            after = sorted(range(num_classes), key=lambda label: (-scores[label], label in listed))[:k]
+        fewest = min(fewest, len(listed.intersection(after)))
+    return fewest
+
+
+def completions(ballots, known, num_classes):
+    """All elections in which the mutants outside `known` vote for any label."""
+    return rewritten(ballots, frozenset(range(len(ballots))) - known, num_classes)
