@@ -1,0 +1,76 @@
+"""Peak memory, each in a process of its own: one that has done other things no longer knows its peak.
+
+bench/certify.py starts this file; what it prints is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MEGABYTE = 1 << 20
+
+
+def in_new_process(*what: str) -> dict[str, Any]:
+    """The measurement `what`, made by a fresh interpreter."""
+    command = [sys.executable, str(Path(__file__).resolve()), *what]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def blocks(images: int) -> dict[str, Any]:
+    """What certifying 50,176 mutants an image adds to the memory of importing and compiling."""
+    import ballots as synthetic
+    import costcert as cc
+
+    def certify(block: int, side: int, count: int, patch: int) -> None:
+        ballots, truth = synthetic.blocks(count, side=side)
+        votes = cc.Votes(ballots, truth, num_classes=1000, ablation=cc.Blocks(block), image_size=(side, side))
+        cc.certify(votes, [cc.Square(patch)], ["costcert"])
+
+    certify(3, 16, 64, 2)
+    _forget_peak()
+    before = _peak()
+    certify(75, 224, images, 32)
+    return {"added": _peak() - before}
+
+
+def folder(votes: str, out: str) -> dict[str, Any]:
+    """The peak of the command `costcert certify` on a folder of votes, imports and all."""
+    from costcert.cli import main
+
+    sys.argv = ["costcert", "certify", votes, "--patch", "32", "--defender", "costcert", "--out", out]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            main()
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+    return {"peak": _peak()}
+
+
+def _peak() -> int:
+    """Most bytes resident so far. The kernel's own count, since ru_maxrss begins with the parent's."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _forget_peak() -> None:
+    """Let the peak begin anew; where the system cannot, the peak of compiling stays in it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+if __name__ == "__main__":
+    print(json.dumps(blocks(int(sys.argv[2])) if sys.argv[1] == "blocks" else folder(*sys.argv[2:])))

@@ -1,0 +1,142 @@
+"""How many times faster the library is than the plain code, both checked to agree and timed in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+import ballots as synthetic
+import costcert as cc
+import plain
+from stopwatch import Timing, medians
+
+SIZES = (16, 32, 48, 64, 80, 96, 112)
+CLASSES, WIDTH, IMAGE = 1000, 19, 224
+
+# Name, plain twin, and the ratio aimed at.
+PLAIN: dict[str, tuple[Callable[..., np.ndarray], int | None]] = {
+    "costcert": (plain.costcert_plain, 800),
+    "cbn": (plain.cbn_plain, None),
+    "drs": (plain.drs_plain, None),
+    "patchguard": (plain.patchguard_plain, 1000),
+    "costcert-masks": (plain.masks_plain, 1000),
+}
+# These look at every pair of regions, so that a few images are all there is time for.
+PAIRS_OF_REGIONS = ("patchguard", "costcert-masks")
+
+
+class DisagreementError(Exception):
+    """The library and the plain code gave different answers: no timing means anything."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """How many images each side is timed on, and how often."""
+
+    rounds: int
+    library: int
+    library_pairs: int
+    plain: int
+    plain_pairs: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time per image and size on either side."""
+
+    name: str
+    plain: Timing
+    library: Timing
+    target: int | None = None
+
+    @property
+    def times_faster(self) -> float:
+        return self.plain.passed / self.library.passed
+
+    @property
+    def times_faster_per_core(self) -> float:
+        return self.plain.busy / self.library.busy
+
+
+def hard_votes(images: int, classes: int = CLASSES, seed: int = 0) -> cc.Votes:
+    ballots, truth = synthetic.hard(images, classes, seed=seed)
+    return cc.Votes(
+        ballots, truth, num_classes=classes, ablation=cc.Columns(WIDTH), image_size=(IMAGE, IMAGE)
+    )
+
+
+def soft_votes(images: int, each: int = 4) -> cc.Votes:
+    labels, units, truth = synthetic.soft(images, CLASSES, each=each)
+    return cc.Votes.soft(
+        labels,
+        units,
+        truth,
+        num_classes=CLASSES,
+        ablation=cc.Columns(WIDTH),
+        image_size=(IMAGE, IMAGE),
+        cap=synthetic.CAP,
+    )
+
+
+def squares(sizes: tuple[int, ...] = SIZES) -> list[cc.Square]:
+    return [cc.Square(side) for side in sizes]
+
+
+def agree(what: str, library: np.ndarray, plain_answer: np.ndarray) -> None:
+    if not np.array_equal(library, plain_answer):
+        at = int(np.flatnonzero(library != plain_answer)[0])
+        raise DisagreementError(
+            f"{what}: the library says min-k {library[at]} for image {at}, the plain code {plain_answer[at]}"
+        )
+
+
+def measure(samples: Samples) -> Iterator[Ratio]:
+    """CostCert size by size, then every defender over all sizes in one call."""
+    every = hard_votes(samples.library)
+    for patch in squares():
+        yield _ratio(f"costcert {patch.side} px", "costcert", every, samples.plain, [patch], samples.rounds)
+    for name, (_, target) in PLAIN.items():
+        in_pairs = name in PAIRS_OF_REGIONS
+        votes = every.take(slice(samples.library_pairs)) if in_pairs else every
+        count = samples.plain_pairs if in_pairs else samples.plain
+        yield replace(_ratio(name, name, votes, count, squares(), samples.rounds), target=target)
+
+
+def _ratio(
+    title: str, name: str, votes: cc.Votes, plain_count: int, patches: list[cc.Square], rounds: int
+) -> Ratio:
+    """Agreement on the plain sample first: that also has the library compile and count what is touched."""
+    twin, _ = PLAIN[name]
+    few = votes.take(slice(plain_count))
+
+    def slow() -> list[np.ndarray]:
+        return [twin(few.ballots, few.truth, CLASSES, WIDTH, patch.side, IMAGE) for patch in patches]
+
+    certified = cc.certify(few, patches, [name])
+    for patch, answer in zip(patches, slow(), strict=True):
+        agree(f"{name} {patch}", certified.min_k(name, patch), answer)
+    slow_time, fast_time = medians([slow, lambda: cc.certify(votes, patches, [name])], rounds)
+    cases = len(patches)
+    return Ratio(title, slow_time / (len(few) * cases), fast_time / (len(votes) * cases))
+
+
+def measure_soft(samples: Samples) -> Ratio:
+    """CostCert on soft ballots of four labels, over all sizes."""
+    many = soft_votes(samples.library_pairs)
+    few = many.take(slice(samples.plain_pairs))
+
+    def twin(side: int) -> np.ndarray:
+        return plain.costcert_soft_plain(
+            few.labels, few.units, few.truth, CLASSES, WIDTH, side, IMAGE, synthetic.CAP
+        )
+
+    certified = cc.certify(few, squares(), ["costcert"])
+    for patch in squares():
+        agree(f"soft costcert {patch}", certified.min_k("costcert", patch), twin(patch.side))
+    slow, fast = medians(
+        [lambda: [twin(side) for side in SIZES], lambda: cc.certify(many, squares(), ["costcert"])],
+        samples.rounds,
+    )
+    return Ratio("costcert soft", slow / len(few) / len(SIZES), fast / len(many) / len(SIZES))

@@ -1,0 +1,138 @@
+"""How time and memory grow with images, classes, sizes, patches and mutants."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+import ballots as synthetic
+import costcert as cc
+import plain
+from costcert.compiled import cores
+from memory import MEGABYTE, in_new_process
+from ratios import CLASSES, IMAGE, SIZES, WIDTH, agree, hard_votes, soft_votes, squares
+from stopwatch import Timing, medians, timing
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measured value in words, and where there is one the target and whether it is met."""
+
+    name: str
+    value: str
+    target: str = ""
+    met: bool | None = None
+
+
+def whole_data_set(images: int) -> Iterator[Measure]:
+    """As large as ImageNet's validation set, which took the paper 1048 s."""
+    votes = hard_votes(images)
+    time = timing(lambda: cc.certify(votes, squares(), ["costcert"]))
+    yield Measure(f"{images:,} images x {len(SIZES)} sizes", f"{time.passed:.2f} s")
+    yield Measure("  cores it got meanwhile", f"{time.busy / time.passed:.2f} of {cores()}")
+
+
+def soft_to_hard(images: int, rounds: int) -> Measure:
+    """Soft ballots of four labels against the hard ballots of the same mutants."""
+    soft = soft_votes(images)
+    hard = soft.hard()
+    times = medians(
+        [lambda votes=votes: cc.certify(votes, squares(), ["costcert"]) for votes in (soft, hard)], rounds
+    )
+    ratio = times[0].busy / times[1].busy
+    return Measure(f"soft j=4 to hard, {images:,} images", f"{ratio:.1f} x", "<= 15 x", ratio <= 15)
+
+
+def two_patches(images: int, checked: int, rounds: int) -> Iterator[Measure]:
+    """Two squares of 32 px at once: 18,721 unions of what one touches."""
+    votes, pair = hard_votes(images), cc.Several(cc.Square(32), 2)
+    first = timing(lambda: cc.certify(votes.take(slice(1)), [pair], ["costcert"]))
+    few = votes.take(slice(checked))
+    touched = plain.touched_columns(WIDTH, 32, IMAGE)
+    answers = [
+        plain.costcert_one(row, true, CLASSES, (~union for union in plain.touched_by_two(touched)))
+        for row, true in zip(few.ballots, few.truth, strict=True)
+    ]
+    agree(str(pair), cc.certify(few, [pair], ["costcert"]).min_k("costcert", pair), np.array(answers))
+    [time] = medians([lambda: cc.certify(votes, [pair], ["costcert"])], rounds)
+    per_image = 1e3 * time.passed / images
+    yield Measure(
+        f"two 32 px patches, {images} images", f"{per_image:.2f} ms/image", "< 10 ms", per_image < 10
+    )
+    yield Measure("  once, finding what they touch", f"{first.passed:.2f} s")
+
+
+def blocks(images: int, checked: int, rounds: int) -> Iterator[Measure]:
+    """Blocks of 75 px: 50,176 mutants, 37,249 places of a 32 px square."""
+    patch = cc.Square(32)
+    ballots, truth = synthetic.blocks(images)
+    votes = cc.Votes(ballots, truth, num_classes=CLASSES, ablation=cc.Blocks(75), image_size=(IMAGE, IMAGE))
+    first = timing(lambda: cc.certify(votes.take(slice(1)), [patch], ["costcert"]))
+    if checked:
+        few = votes.take(slice(checked))
+        answers = [
+            plain.costcert_one(row, true, CLASSES, plain.clean_blocks(75, 32, IMAGE))
+            for row, true in zip(few.ballots, few.truth, strict=True)
+        ]
+        agree("blocks:75", cc.certify(few, [patch], ["costcert"]).min_k("costcert", patch), np.array(answers))
+    [time] = medians([lambda: cc.certify(votes, [patch], ["costcert"])], rounds)
+    added = in_new_process("blocks", str(images))["added"] / MEGABYTE
+    yield Measure(f"blocks:75, {images} images", f"{1e3 * time.passed / images:.0f} ms/image")
+    yield Measure("  once, finding what it touches", f"{first.passed:.2f} s")
+    yield Measure("  memory beyond compiling", f"{added:.0f} MB", "< 100 MB", added < 100)
+
+
+def linearity(images: int, rounds: int) -> Iterator[Measure]:
+    """Time of one core per image and size, which should not depend on how many there are."""
+    votes = hard_votes(4 * images)
+    parts = [votes.take(slice(times * images)) for times in (1, 2, 4)]
+    times = medians([lambda part=part: cc.certify(part, squares(), ["costcert"]) for part in parts], rounds)
+    yield _per_image(
+        f"{images:,}, {2 * images:,}, {4 * images:,} images",
+        [time / len(part) / len(SIZES) for time, part in zip(times, parts, strict=True)],
+    )
+    classes = (100, 1000, 21843)
+    parts = [hard_votes(images, count) for count in classes]
+    for count, part in zip(classes, parts, strict=True):
+        few = part.take(slice(2))
+        answers = plain.costcert_plain(few.ballots, few.truth, count, WIDTH, 32, IMAGE)
+        agree(f"{count:,} classes", cc.certify(few, [32], ["costcert"]).min_k("costcert", 32), answers)
+    times = medians([lambda part=part: cc.certify(part, squares(), ["costcert"]) for part in parts], rounds)
+    yield _per_image("100, 1,000, 21,843 classes", [time / images / len(SIZES) for time in times])
+    counts = (1, 2, 4, 7)
+    times = medians(
+        [lambda n=n: cc.certify(parts[1], squares(SIZES[:n]), ["costcert"]) for n in counts], rounds
+    )
+    yield _per_image(
+        f"{', '.join(map(str, counts))} sizes",
+        [time / images / n for time, n in zip(times, counts, strict=True)],
+    )
+
+
+def folders(images: tuple[int, int]) -> Iterator[Measure]:
+    """Peak memory of `costcert certify` on votes on disk, which should not depend on how many there are."""
+    if find_spec("costcert.cli") is None:
+        return
+    peaks = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in images:
+            votes = Path(folder, f"votes-{count}")
+            cc.write_votes(hard_votes(count), votes)
+            certified = in_new_process("folder", str(votes), str(Path(folder, f"certificates-{count}")))
+            peaks.append(certified["peak"] / MEGABYTE)
+    growth = peaks[1] - peaks[0]
+    yield Measure(
+        f"peak, {images[0]:,}, {images[1]:,} from disk",
+        ", ".join(f"{peak:.0f}" for peak in peaks) + " MB",
+        "+ < 10 %",
+        growth < 0.1 * peaks[0],
+    )
+
+
+def _per_image(name: str, times: list[Timing]) -> Measure:
+    return Measure(name, ", ".join(f"{1e6 * time.busy:.1f}" for time in times) + " µs")
