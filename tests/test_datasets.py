@@ -231,16 +231,23 @@ def test_torchvision_data_that_is_not_there(tmp_path, name):
 
 
 def hub_with(table, monkeypatch):
-    def load_dataset(name, *, split, download_config):
+    """A stand-in for the package `datasets`, and the two settings that keep it from the network."""
+    settings = {name: ModuleType(name) for name in ("datasets.config", "huggingface_hub.constants")}
+    for name, module in settings.items():
+        module.HF_HUB_OFFLINE = False
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def load_dataset(name, *, split):
         if name == "absent":
             raise ConnectionError("cannot reach the hub\nand more")
-        assert (name, split, download_config.local_files_only) == ("someone/clothes", "test", True)
+        assert (name, split) == ("someone/clothes", "test")
+        assert all(module.HF_HUB_OFFLINE for module in settings.values())
         return table
 
     module = ModuleType("datasets")
     module.load_dataset = load_dataset
-    module.DownloadConfig = SimpleNamespace
     monkeypatch.setitem(sys.modules, "datasets", module)
+    return settings
 
 
 class Table(list):
@@ -265,11 +272,14 @@ def test_the_hub(monkeypatch):
     data = parse_dataset("hf:someone/clothes")
     assert (data.ids, data.labels.tolist()) == (["test-00000", "test-00001"], [1, 0])
     assert (data.class_names, data.image(0).size) == (("a", "b"), (5, 6))
-    hub_with(Table(rows, picture=feature("Image"), kind=feature("Value")), monkeypatch)
+    settings = hub_with(Table(rows, picture=feature("Image"), kind=feature("Value")), monkeypatch)
     with pytest.raises(CostcertError, match=r"one of class labels, got picture \(Image\), kind \(Value\)"):
         parse_dataset("hf:someone/clothes")
-    with pytest.raises(CostcertError, match=r"cannot be had: cannot reach the hub; pass --download"):
+    with pytest.raises(
+        CostcertError, match=r"cannot be had: cannot reach the hub; if it was never fetched, pass --download"
+    ):
         parse_dataset("hf:absent")
+    assert not any(module.HF_HUB_OFFLINE for module in settings.values())
 
 
 def test_the_hub_without_its_package(monkeypatch):

@@ -14,6 +14,7 @@ from strategies import (
     Scene,
     elections,
     long_elections,
+    patches,
     scenes,
     small_enough_to_rewrite,
     soft_elections,
@@ -248,6 +249,20 @@ def test_images_do_not_meet(election, ties):
         assert certified(twice, HARD, ties) == {name: [together[name][n]] * 2 for name in HARD}
 
 
+@given(st.data(), elections(scenes(), most_images=2), ties)
+def test_patches_do_not_meet(data, election, ties):
+    """A patch has the same certificates alone and in a list of patches."""
+    scene = election.scene
+    others = [Scene(scene.image_size, scene.families, *data.draw(patches(scene.image_size))) for _ in "ab"]
+    listed = [others[0], scene, others[1]]
+    certs = cc.certify(election.votes(), patches=[each.patch for each in listed], defenders=HARD, ties=ties)
+    for each in listed:
+        alone = election._replace(scene=each)
+        for name in HARD:
+            assert certs.min_k(name, each.patch).tolist() == defined(alone, name, ties)
+            assert certs.rank(name, each.patch).tolist() == ranked(alone, [name])[name]
+
+
 @given(elections(scenes(), st.integers(2, 4)), st.integers(1, 3), ties)
 def test_classes_nobody_votes_for(election, added, ties):
     """A label without votes is the dearest to lift: where not all are lifted, more of them change nothing."""
@@ -383,6 +398,20 @@ def test_shifted_clean_ballots_survive_every_attack(election, ties, tau):
         )
         worst = naive.worst_position(reached, election.truth[n], ties)
         assert worst <= found["costcert"][n] <= found["cbn"][n] <= found["drs"][n]
+
+
+def test_shifts_weigh_more_where_fewer_mutants_are_touched():
+    """Four silent mutants at column 0, one elsewhere: the smaller T_p leaves more clean ballots to shift.
+
+    By hand, with cap 10 and tau 4: at column 0 the true label keeps 100 - 44 and rivals gain 44, so three of
+    them are paid for with 40; at column 1 it keeps 100 - 56, which all rivals pass without any attack.
+    """
+    extra = [naive.Strips("columns", 1, span=(0, 0))] * 3
+    scene = Scene((1, 12), [naive.Strips("columns", 1), *extra], cc.Rectangle(1, 1), naive.rectangle(1, 1))
+    units = [0, 0, *[10] * 10, 0, 0, 0]
+    election = Election(scene, [[[0]] * 15], [0], 9, units=[[[given] for given in units]], cap=10)
+    assert naive.costcert(election.ballots(0), [frozenset({0, 12, 13, 14})], 0, 9, cap=10, tau=4) == 4
+    assert certified(election, ["costcert", "cbn"], tau=4) == {"costcert": [9], "cbn": [9]}
 
 
 @pytest.mark.parametrize("tau", [3, 2**31, 2**62, 2**63, 2**70])

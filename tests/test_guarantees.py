@@ -286,6 +286,26 @@ def test_selected_soft_mutants_keep_their_units(data, width, ties):
         assert found[n] == naive.costcert(ballots, half.sets, truth, election.num_classes, ties, election.cap)
 
 
+@given(st.data(), ties)
+def test_a_mutant_that_no_patch_reaches(data, ties):
+    """A ring as large as the image leaves its middle alone: T_p is empty, and only ties are at stake."""
+    ring = [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
+    middle = naive.Strips("blocks", 1, span=(1, 1))
+    scene = Scene((3, 3), [middle], cc.Shape(ring), naive.shape(ring))
+    assert scene.sets == [frozenset()]
+    election = data.draw(elections(st.just(scene), st.integers(2, 5), most_images=2))
+    votes, labels = election.votes(), list(range(election.num_classes))
+    certs = cc.certify(votes, patches=[scene.patch], defenders=["costcert"], ties=ties)
+    for n in election.images:
+        after = reached(election, n)
+        assert certs.min_k("costcert", scene.patch)[n] == naive.worst_position(after, election.truth[n], ties)
+        for k in labels[1:]:
+            out = cc.exclusion(votes, scene.patch, labels, k, ties=ties)[n]
+            stays = cc.stability(votes, scene.patch, k, ties=ties)[n]
+            assert out.tolist() == [not naive.can_enter(after, label, k, ties) for label in labels]
+            assert stays == naive.fewest_staying(election.ballots(n), after, len(labels), k, ties)
+
+
 def test_exhaustive_tiny_elections():
     """All 729 elections of six ballots and three labels: every guarantee against every attack."""
     scene = Scene((1, 6), [naive.Strips("columns", 2)], cc.Square(1), naive.rectangle(1, 1))

@@ -11,9 +11,12 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import costcert as cc
 from costcert import polling
+from costcert.cli import app
+from costcert.commands import progress
 from costcert.commands import vote as command
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
@@ -372,3 +375,80 @@ def test_a_trained_model_brings_its_ablation(tmp_path, monkeypatch):
     command.run(request(tmp_path, data=f"npz:{tmp_path / 'd.npz'}"))
     assert json.loads((tmp_path / "votes" / "manifest.json").read_text())["ablation"] == "columns:5"
     assert VotesFolder(tmp_path / "votes").num_mutants == 8
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch, capsys):
+    clock = iter([0.0, 0.0, 10.0, 70.0, 80.0, 140.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.bar("voting") as tell:
+        for done in (400, 410, 470, 480, 540):
+            tell(done, 1000)
+    assert capsys.readouterr().err.splitlines() == [
+        "voting: 470 of 1,000 images, 1.0 images/s, 0:08:50 left",
+        "voting: 540 of 1,000 images, 1.0 images/s, 0:07:40 left",
+    ]
+
+
+@pytest.mark.parametrize("soft", [[], ["--soft", "0.5,2"]])
+def test_certify_takes_what_the_probe_measured(tmp_path, monkeypatch, soft):
+    monkeypatch.setattr("costcert.models.loading.load_model", lambda *_, **__: Tiny(drift=2e-3))
+    monkeypatch.chdir(tmp_path)
+    data = pictures(40)
+    np.savez("d.npz", images=data.images, labels=data.labels)
+    ask = [
+        "vote",
+        "--model",
+        "tiny",
+        "--data",
+        "npz:d.npz",
+        "--ablation",
+        "columns:3",
+        "--out",
+        "votes",
+        *soft,
+    ]
+    certify = ["certify", "votes", "--patch", "2", "--epsilon", "probe"]
+    assert CliRunner().invoke(app, ask).exit_code == 0
+    refused = CliRunner().invoke(app, certify)
+    assert refused.exit_code == 2
+    assert "votes holds no probe: add one by voting once more with --probe" in refused.stderr
+    assert CliRunner().invoke(app, [*ask, "--probe"]).exit_code == 0
+    result = CliRunner().invoke(app, [*certify, "--out", "certs"])
+    assert result.exit_code == 0, result.stderr
+    votes, probe = cc.read_votes("votes"), VotesFolder("votes").manifest["made"]["probe"]
+    doubt = {"tau": probe["tau"]} if soft else {"epsilon": probe["epsilon"]}
+    careful, careless = cc.certify(votes, [2], **doubt), cc.certify(votes, [2])
+    assert cc.read_certificates("certs").to_pandas().equals(careful.to_pandas())
+    assert not careful.to_pandas().equals(careless.to_pandas())
+    wrong = CliRunner().invoke(app, [*certify[:-1], "much"])
+    assert "cannot read epsilon 'much': write a number, or probe" in wrong.stderr
+
+
+def test_certify_says_how_many_images_were_not_read(tmp_path, photos):
+    vote(Tiny(), photos, ABLATION, out=tmp_path / "votes", skip_corrupt=True)
+    result = CliRunner().invoke(app, ["certify", str(tmp_path / "votes"), "--patch", "2"])
+    assert "in % of 12 images" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "2 of these images could not be read when they voted, and count as wrong: b/1.png, d/2.png" in said
+
+
+def test_a_trained_folder_votes_on_the_sample(tmp_path):
+    """The whole way with a real network: its card says ablation, hiding and size."""
+    torch = pytest.importorskip("torch")
+    from costcert.models.architectures import build
+    from costcert.models.preprocessing import Preprocessing
+    from costcert.models.saved import ModelCard, save_model
+
+    torch.manual_seed(0)
+    settings = Preprocessing((28, 28), channels=1, mean=(0.5,), std=(0.5,))
+    built = build("strip:small", num_classes=10, ablation="columns:4", preprocessing=settings)
+    card = ModelCard("strip:small", 10, settings, "columns:4", "crop")
+    save_model(tmp_path / "model", built.mutants.network, card)
+    ask = ["vote", "--model", str(tmp_path / "model"), "--data", "sample", "--limit", "30", "--probe"]
+    result = CliRunner().invoke(app, [*ask, "--out", str(tmp_path / "votes"), "--device", "cpu"])
+    assert result.exit_code == 0, result.stderr
+    votes = cc.read_votes(tmp_path / "votes")
+    assert (len(votes), votes.num_mutants, str(votes.ablation)) == (30, 28, "columns:4")
+    assert votes.class_names[9] == "Ankle boot"
+    assert 0 <= votes.about["probe"]["epsilon"] < 0.01
+    assert cc.certify(votes, "2%").min_k("costcert", "2%").shape == (30,)

@@ -44,18 +44,17 @@ def certify(
     wanted = concrete_patches(patches, votes.image_size)
     doubt = doubtful(votes, uncertain=uncertain, epsilon=epsilon, tau=tau)
     guards = chosen(defenders, soft=votes.is_soft)
+    cases = [touched(votes.ablation, patch, votes.image_size) for patch in wanted]
     results: dict[Case, tuple[Counts, Counts]] = {}
     by_votes = None
     for guard in guards:
-        for patch in wanted:
-            cases = touched(votes.ablation, patch, votes.image_size)
+        min_ks = guard.min_k(votes, cases, ties=ties, doubt=doubt)
+        for patch, case, min_k in zip(wanted, cases, min_ks, strict=True):
             if not guard.ranks_by_votes:
-                rank = guard.rank(votes, cases)
-            elif by_votes is None:
-                rank = by_votes = guard.rank(votes, cases)
+                rank = guard.rank(votes, case)
             else:
-                rank = by_votes
-            results[guard.name, patch] = (rank, guard.min_k(votes, cases, ties=ties, doubt=doubt))
+                rank = by_votes = guard.rank(votes, case) if by_votes is None else by_votes
+            results[guard.name, patch] = (rank, min_k)
     return Certificates(
         results,
         image_ids=votes.image_ids,

@@ -29,16 +29,18 @@ def compiled(function: Kernel) -> Kernel:
         return cast(Kernel, numba.njit(nogil=True)(function))
 
 
-def ready(kernel: Callable[..., Any], *nothing: Any) -> None:
-    """Have `kernel` compiled for arguments like these, which must ask for no work.
+def ready(kernel: Callable[..., Any], no_work: Callable[[], object]) -> None:
+    """Have `kernel` compiled by a call that asks it for no work.
 
     Says so on the error stream when that takes more than a second.
     """
+    if getattr(kernel, "signatures", None):
+        return
     notice = threading.Timer(PATIENCE, _say)
     notice.daemon = True
     notice.start()
     try:
-        kernel(*nothing)
+        no_work()
     finally:
         notice.cancel()
 

@@ -75,7 +75,7 @@ def exclusion(
     table = np.broadcast_to(np.atleast_1d(wanted), (len(votes), wanted.shape[-1] if wanted.ndim else 1))
     cases = _cases(votes, patch)
     ahead = [
-        worst_case(kernels.ENTER, votes, cases, members=column[:, None], ties=ties) for column in table.T
+        worst_case(kernels.ENTER, votes, [cases], members=column[:, None], ties=ties)[0] for column in table.T
     ]
     stays_out = np.stack(ahead, axis=1) >= k if ahead else np.zeros((len(votes), 0), dtype=np.bool_)
     return stays_out if wanted.ndim else stays_out[:, 0]
@@ -88,7 +88,7 @@ def stability(votes: Votes, patch: AnyPatch, k: int, *, ties: str = "against") -
     """
     k = min(whole(k, "k"), votes.num_classes)
     cases = _cases(votes, patch)
-    expelled = worst_case(kernels.EXPEL, votes, cases, members=_top(votes, k), ties=ties)
+    expelled = worst_case(kernels.EXPEL, votes, [cases], members=_top(votes, k), ties=ties).ravel()
     return k - expelled
 
 
@@ -116,9 +116,9 @@ def bounds(votes: Votes, patch: AnyPatch, known: npt.ArrayLike, *, ties: str = "
     doubt = Doubt(unknown=~mask)
     return Bounds(
         rank_low=costcert.rank(best, nothing),
-        rank_high=costcert.min_k(votes, nothing, ties="lowest", doubt=doubt),
-        min_k_low=costcert.min_k(best, cases, ties=ties),
-        min_k_high=costcert.min_k(votes, cases, ties=ties, doubt=doubt),
+        rank_high=costcert.min_k(votes, [nothing], ties="lowest", doubt=doubt)[0],
+        min_k_low=costcert.min_k(best, [cases], ties=ties)[0],
+        min_k_high=costcert.min_k(votes, [cases], ties=ties, doubt=doubt)[0],
     )
 
 
@@ -149,7 +149,8 @@ def _cases(votes: Votes, patch: AnyPatch) -> Touched:
 
 
 def _lifted(votes: Votes, patch: AnyPatch, members: npt.NDArray[np.int32], ties: str) -> Counts:
-    return worst_case(kernels.CHEAPEST_FIRST, votes, _cases(votes, patch), members=members, ties=ties)
+    cases = [_cases(votes, patch)]
+    return worst_case(kernels.CHEAPEST_FIRST, votes, cases, members=members, ties=ties).ravel()
 
 
 def _members(votes: Votes, truths: Sequence[Iterable[int]]) -> npt.NDArray[np.int32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -56,16 +57,19 @@ class Defender(ABC):
 
     def rank(self, votes: Votes, touched: Touched) -> Counts:
         """[N], position of the true label in the prediction: the min-k against nobody, with known ties."""
-        return 1 + worst_case(
-            kernels.CHEAPEST_FIRST,
-            votes,
-            Touched.nothing(votes.num_mutants),
-            members=votes.truth[:, np.newaxis],
-            ties="lowest",
+        return (
+            1
+            + worst_case(
+                kernels.CHEAPEST_FIRST,
+                votes,
+                [Touched.nothing(votes.num_mutants)],
+                members=votes.truth[:, np.newaxis],
+                ties="lowest",
+            )[0]
         )
 
     @abstractmethod
     def min_k(
-        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
     ) -> Counts:
-        """[N], the smallest k for which the true label stays in the top k under every attack."""
+        """[P, N], for each of P patches the smallest k for which the true label always stays in the top k."""

@@ -7,6 +7,8 @@ Sound, but it lets the attacker spend the same q_p ballots once per rival. At k 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from costcert.defenders import kernels
@@ -21,13 +23,13 @@ class Cbn(Defender):
     title = "PG♠/CBN"
 
     def min_k(
-        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
     ) -> Counts:
         doubt = doubt or Doubt()
         return 1 + worst_case(
             kernels.PAIRWISE,
             votes,
-            touched,
+            cases,
             members=votes.truth[:, np.newaxis],
             ties=ties,
             unknown=doubt.unknown,

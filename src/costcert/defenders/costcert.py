@@ -13,6 +13,8 @@ formula. With soft ballots votes are units, and the budget is cap·q_p.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from costcert.defenders import kernels
@@ -27,13 +29,13 @@ class CostCert(Defender):
     title = "CostCert"
 
     def min_k(
-        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
     ) -> Counts:
         doubt = doubt or Doubt()
         return 1 + worst_case(
             kernels.CHEAPEST_FIRST,
             votes,
-            touched,
+            cases,
             members=votes.truth[:, np.newaxis],
             ties=ties,
             unknown=doubt.unknown,

@@ -8,6 +8,8 @@ mutant in particular but brings a budget of 2Δ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from costcert.defenders import kernels
@@ -22,16 +24,16 @@ class Drs(Defender):
     title = "DRS"
 
     def min_k(
-        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
     ) -> Counts:
         doubt = doubt or Doubt()
         return 1 + worst_case(
             kernels.PAIRWISE,
             votes,
-            Touched.nothing(votes.num_mutants),
+            [Touched.nothing(votes.num_mutants)] * len(cases),
             members=votes.truth[:, np.newaxis],
             ties=ties,
             unknown=doubt.unknown,
             tau=doubt.tau,
-            extra=2 * votes.cap * touched.delta,
+            extras=[2 * votes.cap * touched.delta for touched in cases],
         )

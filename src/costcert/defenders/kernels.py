@@ -27,8 +27,7 @@ ENTER = 3
 
 FOREVER = 1 << 62
 
-# Up to so many rivals it is quicker to pick the cheapest than to sort all gaps.
-FEW = 16
+FEW = 64
 
 
 @compiled
@@ -73,22 +72,18 @@ def cheapest_first(
 
 
 @compiled
-def _cheapest(gaps: Any, count: Int) -> tuple[Int, Int]:
-    """The largest and the sum of the `count` smallest gaps, without sorting them all."""
-    few = np.empty(FEW, dtype=np.int64)
-    held = 0
-    for gap in gaps:
-        if held == count:
-            if gap >= few[held - 1]:
-                continue
-            held -= 1
-        i = held
-        while i > 0 and few[i - 1] > gap:
-            few[i] = few[i - 1]
+def _sort(values: Any) -> None:
+    """In place; a few values are sorted quicker by insertion than by the general routine."""
+    if len(values) > FEW:
+        values.sort()
+        return
+    for place in range(1, len(values)):
+        value = values[place]
+        i = place
+        while i > 0 and values[i - 1] > value:
+            values[i] = values[i - 1]
             i -= 1
-        few[i] = gap
-        held += 1
-    return few[count - 1], few[:count].sum()
+        values[i] = value
 
 
 @compiled
@@ -161,11 +156,7 @@ def _lift(
             short = min(short, late_price - budget)
         return max(count, known), short
     rivals = gaps[: listed - members]
-    if known < FEW and known < listed - members:
-        dearest, cost = _cheapest(rivals, known + 1)
-        if cost > budget and (dearest <= price or unlisted == late):
-            return known, cost - budget
-    rivals.sort()
+    _sort(rivals)
     return cheapest_first(rivals, listed - members, price, unlisted - late, late_price, late, budget, known)
 
 
@@ -176,8 +167,7 @@ def _expel(
     members: Int,
     listed: Int,
     num_classes: Int,
-    clean_mutants: Int,
-    tau: Int,
+    doubt: Int,
     lowest: bool,
     budget: Int,
     known: Int,
@@ -194,7 +184,6 @@ def _expel(
             order[i] = order[i - 1]
             i -= 1
         order[i] = slot
-    doubt = tau * clean_mutants
     expelled = known
     while expelled < members and expelled < num_classes - members:
         star = order[expelled]
@@ -251,39 +240,43 @@ def worst(
     num_classes: Int,
     flips: Any,
     offsets: Any,
-    extra: Int,
+    walks: Any,
+    extras: Any,
     tau: Int,
     lowest: bool,
     rule: Int,
     out: Any,
 ) -> None:
-    """The worst case over all T_p, for each image.
+    """The worst case over all T_p, for each walk and image.
 
     Walks from one T_p to the next, keeping clean votes and budget. A case is priced only if it could beat
-    the worst so far: each pricing tells how many votes the attacker is `short` of doing better, and each
-    flipped mutant brings him closer by a bounded number (`weight` rivals have to be lifted).
+    the worst so far: each pricing tells by how much the attacker was short of doing better, and since then
+    he gained at most what the budget grew, what labels he fights fell (`weight` rivals have to pass them)
+    and what labels he lifts rose.
 
     Args:
         labels: [N, B, j]; a mutant whose first label is negative is unknown: always the attacker's.
         units: [N, B, j], or [0, 0, 0] where each label counts one.
         members: [N, M] labels, the first ones >= 0, padded with -1.
         cap: U, units the attacker gains per mutant.
-        extra: budget the attacker has from the start.
+        walks: [K + 1], walk k is the steps walks[k] … walks[k + 1] - 1 of `offsets`.
+        extras: [K], budget the attacker has from the start.
         tau: units by which any clean ballot may be off, per label.
-        out: [N], the number of rivals lifted (members expelled, labels always ahead, as `rule` says).
+        out: [K, N], the number of rivals lifted (members expelled, labels always ahead, as `rule` says).
     """
     count, num_mutants, spread = labels.shape
     soft = units.size > 0
     most = num_mutants * spread + members.shape[1]
     slot_of = np.full(num_classes, -1, dtype=np.int32)
     name = np.empty(most, dtype=np.int64)
+    total = np.empty(most, dtype=np.int64)
     clean = np.empty(most, dtype=np.int64)
+    # By how much clean votes have changed since a case was priced.
+    moved = np.empty(most, dtype=np.int64)
     gaps = np.empty(most, dtype=np.int64)
     order = np.empty(members.shape[1], dtype=np.int64)
     local = np.empty((num_mutants, spread), dtype=np.int32)
     given = np.ones((num_mutants, spread), dtype=np.int64)
-    loss = np.empty(num_mutants, dtype=np.int64)
-    threat = np.empty(num_mutants, dtype=np.int64)
     unknown = np.empty(num_mutants, dtype=np.bool_)
     for n in range(count):
         listed = 0
@@ -291,17 +284,14 @@ def worst(
             if members[n, m] >= 0:
                 slot_of[members[n, m]] = listed
                 name[listed] = members[n, m]
-                clean[listed] = 0
+                total[listed] = 0
                 listed += 1
         num_members = listed
-        clean_mutants = num_mutants
-        budget = extra
+        num_unknown = 0
         for i in range(num_mutants):
-            loss[i] = threat[i] = 0
             unknown[i] = labels[n, i, 0] < 0
             if unknown[i]:
-                clean_mutants -= 1
-                budget += cap
+                num_unknown += 1
                 continue
             for s in range(spread):
                 label = labels[n, i, s]
@@ -316,80 +306,100 @@ def worst(
                     slot = listed
                     slot_of[label] = slot
                     name[slot] = label
-                    clean[slot] = 0
+                    total[slot] = 0
                     listed += 1
                 local[i, s] = slot
                 given[i, s] = amount
-                clean[slot] += amount
-                # What helps the promise while the mutant is clean, and what harms it.
-                if (slot < num_members) != (rule == ENTER):
-                    loss[i] += amount
-                else:
-                    threat[i] += amount
-        found = num_classes if rule == ENTER else 0
-        weight = 1
-        short = 0
-        for p in range(len(offsets) - 1):
-            for f in range(offsets[p], offsets[p + 1]):
-                flip = flips[f]
-                i = flip if flip >= 0 else ~flip
-                if unknown[i]:
+                total[slot] += amount
+
+        for k in range(len(walks) - 1):
+            for slot in range(listed):
+                clean[slot] = total[slot]
+                moved[slot] = 0
+            all_clean = clean_mutants = priced_mutants = num_mutants - num_unknown
+            begun = extras[k] + cap * num_unknown
+            found = num_classes if rule == ENTER else 0
+            weight = 1
+            limit: Int = -FOREVER
+            fallen = risen = 0
+            for p in range(walks[k], walks[k + 1]):
+                for f in range(offsets[p], offsets[p + 1]):
+                    flip = flips[f]
+                    if flip >= 0:
+                        i, sign = flip, -1
+                    else:
+                        i, sign = ~flip, 1
+                    if unknown[i]:
+                        continue
+                    clean_mutants += sign
+                    if not soft:
+                        slot = local[i, 0]
+                        moved[slot] += sign
+                        # Moving away from zero adds to what the attacker gained, moving back takes it off.
+                        if (slot < num_members) != (rule == ENTER):
+                            fallen -= sign * (moved[slot] < (sign + 1) >> 1)
+                        else:
+                            risen += sign * (moved[slot] > (sign - 1) >> 1)
+                        continue
+                    for s in range(spread):
+                        slot = local[i, s]
+                        before = moved[slot]
+                        after = before + sign * given[i, s]
+                        moved[slot] = after
+                        if (slot < num_members) != (rule == ENTER):
+                            fallen += max(-after, 0) - max(-before, 0)
+                        else:
+                            risen += max(after, 0) - max(before, 0)
+                budget = begun + cap * (all_clean - clean_mutants)
+                doubted = 2 * tau * max(clean_mutants - priced_mutants, 0)
+                if limit - budget - weight * (fallen + doubted) - risen > 0:
                     continue
-                if flip >= 0:
-                    budget += cap
-                    clean_mutants -= 1
-                    for s in range(spread):
-                        clean[local[i, s]] -= given[i, s]
-                    short -= weight * loss[i] + cap
-                else:
-                    budget -= cap
-                    clean_mutants += 1
-                    for s in range(spread):
-                        clean[local[i, s]] += given[i, s]
-                    short -= threat[i] + 2 * weight * tau - cap
-            if short > 0:
-                continue
-            doubt = tau * clean_mutants
-            if rule == ENTER:
-                found, short = _ahead(clean, name, listed, doubt, lowest, budget, found)
-            elif rule == EXPEL:
-                found, short = _expel(
-                    clean,
-                    name,
-                    num_members,
-                    listed,
-                    num_classes,
-                    clean_mutants,
-                    tau,
-                    lowest,
-                    budget,
-                    found,
-                    gaps,
-                    order,
-                )
-                weight = found + 1
-            else:
-                star = _strongest(clean, name, num_members)
-                found, short = _lift(
-                    rule,
-                    clean,
-                    name,
-                    num_members,
-                    listed,
-                    num_classes,
-                    clean[star],
-                    name[star],
-                    doubt,
-                    lowest,
-                    budget,
-                    found,
-                    gaps,
-                )
-                if rule == CHEAPEST_FIRST:
+                for slot in range(listed):
+                    clean[slot] += moved[slot]
+                    moved[slot] = 0
+                fallen = risen = 0
+                priced_mutants = clean_mutants
+                doubt = tau * clean_mutants
+                if rule == ENTER:
+                    found, short = _ahead(clean, name, listed, doubt, lowest, budget, found)
+                elif rule == EXPEL:
+                    found, short = _expel(
+                        clean,
+                        name,
+                        num_members,
+                        listed,
+                        num_classes,
+                        doubt,
+                        lowest,
+                        budget,
+                        found,
+                        gaps,
+                        order,
+                    )
                     weight = found + 1
-            if short >= FOREVER:
-                break
-        out[n] = found
+                else:
+                    star = _strongest(clean, name, num_members)
+                    found, short = _lift(
+                        rule,
+                        clean,
+                        name,
+                        num_members,
+                        listed,
+                        num_classes,
+                        clean[star],
+                        name[star],
+                        doubt,
+                        lowest,
+                        budget,
+                        found,
+                        gaps,
+                    )
+                    if rule == CHEAPEST_FIRST:
+                        weight = found + 1
+                if short >= FOREVER:
+                    break
+                limit = short + budget
+            out[k, n] = found
         for slot in range(listed):
             slot_of[name[slot]] = -1
 
@@ -537,14 +547,15 @@ def masked(
         most = counts[0, order[0, 0]]
         score = votes[0] - most
 
-        # Two windows at most are taken from the true label, so labels with fewer votes never pass; the
-        # others come first from here on.
+        # Two windows at most are taken from the true label, one in the prediction itself, so labels with
+        # fewer votes than that leaves never pass; the others come first from here on.
+        needed = score - most if len(out) > 0 else score
         num_unknown: Int = 0
         for w in range(width):
             num_unknown += np.int64(_ones(unknown[w]))
         contenders = 1
         for slot in range(1, listed):
-            if votes[slot] + num_unknown >= score - most:
+            if votes[slot] + num_unknown >= needed:
                 _swap(slot, contenders, name, votes, voters)
                 _windows(words, voters[contenders], counts[contenders], order[contenders], starts)
                 contenders += 1
@@ -598,7 +609,7 @@ def masked(
                     gaps[passing] = max(0, need - clean + own)
                     passing += 1
             rivals = gaps[:passing]
-            rivals.sort()
+            _sort(rivals)
             found, _ = cheapest_first(
                 rivals,
                 passing,

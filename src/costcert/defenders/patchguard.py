@@ -15,6 +15,7 @@ breaks (tests/test_peers_mistakes.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -50,10 +51,11 @@ class PatchGuard(Defender):
         return rank
 
     def min_k(
-        self, votes: Votes, touched: Touched, *, ties: str = "against", doubt: Doubt | None = None
+        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
     ) -> Counts:
-        passing = np.empty(len(votes), dtype=np.int64)
-        self._run(votes, touched, ties, doubt, passing=passing)
+        passing = np.empty((len(cases), len(votes)), dtype=np.int64)
+        for touched, row in zip(cases, passing, strict=True):
+            self._run(votes, touched, ties, doubt, passing=row)
         return 1 + passing
 
     def _run(
@@ -84,5 +86,5 @@ class PatchGuard(Defender):
                 empty if passing is None else passing[start:stop],
             )
 
-        ready(work, 0, 0)
+        ready(kernels.masked, lambda: work(0, 0))
         side_by_side(work, len(votes))

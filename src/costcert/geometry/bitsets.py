@@ -41,7 +41,7 @@ def maximal(words: Words) -> Indices:
     size = sizes(words[distinct])
     # A set can only lie inside a larger one: look for it there, largest first.
     by_size = distinct[np.argsort(-size, kind="stable")]
-    ready(_inside_another, words[:0], np.zeros(0, np.int64))
+    ready(_inside_another, lambda: _inside_another(words[:0], size[:0]))
     inside = _inside_another(words[by_size], -np.sort(-size))
     return np.sort(by_size[~inside])
 
