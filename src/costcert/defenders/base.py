@@ -53,7 +53,8 @@ class Defender(ABC):
 
     def predict(self, votes: Votes, touched: Touched, k: int) -> npt.NDArray[np.int64]:
         """[N, k], the top-k labels, best first, ties to the lowest label."""
-        return np.argsort(-self.scores(votes, touched), axis=1, kind="stable")[:, :k]
+        best_first = np.argsort(-self.scores(votes, touched), axis=1, kind="stable")
+        return np.asarray(best_first[:, :k])
 
     def rank(self, votes: Votes, touched: Touched) -> Counts:
         """[N], position of the true label in the prediction: the min-k against nobody, with known ties."""
