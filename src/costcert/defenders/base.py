@@ -58,16 +58,15 @@ class Defender(ABC):
 
     def rank(self, votes: Votes, touched: Touched) -> Counts:
         """[N], position of the true label in the prediction: the min-k against nobody, with known ties."""
-        return (
-            1
-            + worst_case(
-                kernels.CHEAPEST_FIRST,
-                votes,
-                [Touched.nothing(votes.num_mutants)],
-                members=votes.truth[:, np.newaxis],
-                ties="lowest",
-            )[0]
+        ahead = worst_case(
+            kernels.CHEAPEST_FIRST,
+            votes,
+            [Touched.nothing(votes.num_mutants)],
+            members=votes.truth[:, np.newaxis],
+            ties="lowest",
         )
+        rank: Counts = 1 + ahead[0]
+        return rank
 
     @abstractmethod
     def min_k(
