@@ -177,27 +177,32 @@ def masked_scores(ballots, windows, num_classes):
     return [total[y] - most_in_a_window(ballots, windows, y) for y in range(num_classes)]
 
 
-def patchguard(ballots, windows, truth, num_classes, ties="against"):
-    """min-k of PatchGuard: 1 + the most rivals whose clean votes reach what the true label must keep."""
+def patchguard(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset()):
+    """min-k of PatchGuard: 1 + the most rivals whose clean votes reach what the true label must keep.
+
+    The window of p removes all that the attacker wrote in T_p, but not what uncertain mutants outside vote.
+    """
     worst = 0
-    for attacked in windows:
+    for window in windows:
+        attacked, unmasked = window | uncertain, len(uncertain - window)
         alpha = clean_votes(ballots, attacked, num_classes)
         threshold = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
         rivals = [y for y in range(num_classes) if y != truth]
-        worst = max(worst, sum(alpha[y] >= threshold + extra(y, truth, ties) for y in rivals))
+        worst = max(worst, sum(alpha[y] + unmasked >= threshold + extra(y, truth, ties) for y in rivals))
     return 1 + worst
 
 
-def costcert_masks(ballots, windows, truth, num_classes, ties="against"):
+def costcert_masks(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset()):
     """min-k of CostCert over PatchGuard's masks: PatchGuard's rivals, paid for cheapest first."""
     worst = 0
-    for attacked in windows:
+    for window in windows:
+        attacked, unmasked = window | uncertain, len(uncertain - window)
         alpha = clean_votes(ballots, attacked, num_classes)
         kept_by_truth = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
         gaps = []
         for y in range(num_classes):
             needed = kept_by_truth + extra(y, truth, ties)
-            if y != truth and alpha[y] >= needed:
+            if y != truth and alpha[y] + unmasked >= needed:
                 masked = most_in_a_window(ballots, windows, y, outside=attacked)
                 gaps.append(max(0, needed - alpha[y] + masked))
         worst = max(worst, cheapest_first(gaps, len(attacked)))

@@ -346,6 +346,18 @@ def test_uncertain_mutants_are_touched_by_every_patch(data, election, ties):
         assert found["cbn"][n] <= found["drs"][n] <= naive.drs(election.ballots(n), largest, *world)
 
 
+@given(st.data(), elections(scenes(), st.integers(2, 9), most_images=2), ties)
+def test_uncertain_mutants_are_not_masked(data, election, ties):
+    """PatchGuard's windows are those of the patch, so what uncertain mutants outside them vote counts."""
+    uncertain = some_uncertain(data, election)
+    found = certified(election, MASKED, ties, uncertain=np.array(uncertain))
+    for n in election.images:
+        doubtful = frozenset(i for i, doubt in enumerate(uncertain[n]) if doubt)
+        world = (election.ballots(n), election.scene.windows, election.truth[n], election.num_classes)
+        assert found["patchguard"][n] == naive.patchguard(*world, ties, doubtful)
+        assert found["costcert-masks"][n] == naive.costcert_masks(*world, ties, doubtful)
+
+
 @given(st.data(), elections(small, st.integers(2, 3), most_images=1), ties)
 def test_masked_defenders_survive_uncertain_mutants(data, election, ties):
     """PatchGuard's prediction masks windows of T_p alone, the attacker also has the uncertain mutants."""

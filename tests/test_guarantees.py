@@ -3,12 +3,13 @@
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import costcert as cc
 import naive
-from strategies import Election, Scene, elections, long_elections, patches, scenes, soft_elections, ties
+from strategies import TIES, Election, Scene, elections, long_elections, patches, scenes, soft_elections, ties
 
 small = scenes(largest_side=6, most_touched=7)
 hard_worlds = elections(small, most_images=2)
@@ -306,17 +307,21 @@ def test_a_mutant_that_no_patch_reaches(data, ties):
             assert stays == naive.fewest_staying(election.ballots(n), after, len(labels), k, ties)
 
 
-def test_exhaustive_tiny_elections():
-    """All 729 elections of six ballots and three labels: every guarantee against every attack."""
-    scene = Scene((1, 6), [naive.Strips("columns", 2)], cc.Square(1), naive.rectangle(1, 1))
-    rows = [list(row) for row in product(range(3), repeat=6)]
-    election = Election(scene, rows, [1] * len(rows), 3)
-    votes = election.votes()
-    min_k = cc.certify(votes, patches=[scene.patch], defenders=["costcert"]).min_k("costcert", scene.patch)
-    stays = cc.stability(votes, scene.patch, 2)
-    out = cc.exclusion(votes, scene.patch, 2, 1)
+@pytest.mark.parametrize("ties", TIES)
+def test_exhaustive_tiny_elections(ties):
+    """All 1024 elections of five ballots and four labels: every guarantee against every attack."""
+    scene = Scene((1, 5), [naive.Strips("columns", 2)], cc.Square(1), naive.rectangle(1, 1))
+    rows = [list(row) for row in product(range(4), repeat=5)]
+    election = Election(scene, rows, [1] * len(rows), 4)
+    votes, patch = election.votes(), scene.patch
+    min_k = cc.certify(votes, patches=[patch], defenders=["costcert"], ties=ties).min_k("costcert", patch)
+    one = cc.min_k_any(votes, patch, [[3, 1]] * len(rows), ties=ties)
+    stays = {k: cc.stability(votes, patch, k, ties=ties) for k in (1, 2, 3)}
+    out = {k: cc.exclusion(votes, patch, 2, k, ties=ties) for k in (1, 2, 3)}
     for n in election.images:
         after = reached(election, n)
-        assert min_k[n] == naive.worst_position(after, 1, "against")
-        assert stays[n] == naive.fewest_staying(election.ballots(n), after, 3, 2, "against")
-        assert out[n] == (not naive.can_enter(after, 2, 1, "against"))
+        assert min_k[n] == naive.worst_position(after, 1, ties)
+        assert one[n] == naive.worst_of_any(after, [1, 3], ties)
+        for k in (1, 2, 3):
+            assert stays[k][n] == naive.fewest_staying(election.ballots(n), after, 4, k, ties)
+            assert out[k][n] == (not naive.can_enter(after, 2, k, ties))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from costcert.certificates import Certificates as Certificates
     from costcert.certification import certify as certify
+    from costcert.datasets.parse import parse_dataset as parse_dataset
     from costcert.errors import CostcertError as CostcertError
     from costcert.geometry.ablations import Blocks as Blocks
     from costcert.geometry.ablations import Columns as Columns
@@ -34,11 +35,15 @@ if TYPE_CHECKING:
     from costcert.guarantees import min_k_all as min_k_all
     from costcert.guarantees import min_k_any as min_k_any
     from costcert.guarantees import stability as stability
+    from costcert.models.classifier import Classifier as Classifier
+    from costcert.models.classifier import Soft as Soft
+    from costcert.models.loading import load_model as load_model
     from costcert.store import read_certificates as read_certificates
     from costcert.store import read_votes as read_votes
     from costcert.store import write_certificates as write_certificates
     from costcert.store import write_votes as write_votes
     from costcert.votes import Votes as Votes
+    from costcert.voting import vote as vote
     from costcert.witnesses import Witness as Witness
     from costcert.witnesses import witness as witness
 
@@ -47,6 +52,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "certificates": ("Certificates",),
     "certification": ("certify",),
+    "datasets.parse": ("parse_dataset",),
     "errors": ("CostcertError",),
     "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
     "geometry.patches": (
@@ -59,8 +65,11 @@ _HOMES = {
         "parse_patch",
     ),
     "guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
+    "models.classifier": ("Classifier", "Soft"),
+    "models.loading": ("load_model",),
     "store": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
     "votes": ("Votes",),
+    "voting": ("vote",),
     "witnesses": ("Witness", "witness"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -54,7 +54,7 @@ def certify(
                 rank = guard.rank(votes, case)
             else:
                 rank = by_votes = guard.rank(votes, case) if by_votes is None else by_votes
-            results[guard.name, patch] = (rank, min_k)
+            results[guard.name, patch] = (without_unread(rank, votes), without_unread(min_k, votes))
     return Certificates(
         results,
         image_ids=votes.image_ids,
@@ -62,6 +62,13 @@ def certify(
         image_size=votes.image_size,
         about={"ties": ties},
     )
+
+
+def without_unread(positions: Counts, votes: Votes) -> Counts:
+    """Positions of the true label, the last one for images that could not be read."""
+    if votes.unread is None:
+        return positions
+    return np.where(votes.unread, votes.num_classes, positions)
 
 
 def concrete_patches(

@@ -12,6 +12,9 @@ import typer
 from costcert import __version__
 from costcert.errors import CostcertError
 
+# What only models, data and training need.
+_MODELS = ("torch", "torchvision", "timm", "safetensors", "accelerate", "PIL", "onnxruntime")
+
 app = typer.Typer(
     name="costcert",
     help="Proves whether an image classifier's top-k answer survives an adversarial patch.",
@@ -27,6 +30,11 @@ def _in_one_sentence() -> Iterator[None]:
     """What the user can put right is one sentence and exit code 2; a traceback is a bug."""
     try:
         yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _MODELS:
+            raise
+        typer.echo(f"costcert: {error.name} is not installed: pip install 'costcert[models]'", err=True)
+        raise typer.Exit(2) from None
     except CostcertError as error:
         typer.echo(f"costcert: {error}", err=True)
         raise typer.Exit(2) from None
@@ -98,8 +106,12 @@ def certify(
     ] = "against",
     hard: Annotated[bool, typer.Option("--hard", help="Use the hard ballots of soft votes.")] = False,
     epsilon: Annotated[
-        float | None,
-        typer.Option("--epsilon", help="Treat mutants with at most this margin as touched by every patch."),
+        str | None,
+        typer.Option(
+            "--epsilon",
+            help="Treat mutants with at most this margin as touched by every patch; or probe, as measured by "
+            "vote --probe.",
+        ),
     ] = None,
     tau: Annotated[
         int, typer.Option("--tau", min=0, help="Units by which soft ballots may be off, per label.")
@@ -123,6 +135,213 @@ def certify(
                 hard=hard,
                 epsilon=epsilon,
                 tau=tau,
+            )
+        )
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Keep votes and certificates in this folder.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only so many of the images.")] = None,
+) -> None:
+    """Certify clothes that come with the package, from pixels to proof, in plain words."""
+    with _in_one_sentence():
+        from costcert.commands.demo import Request, run
+
+        run(Request(out=out, limit=limit))
+
+
+@app.command()
+def vote(
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="A folder that train made, timm:NAME, strip:SIZE or onnx:FILE."),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="Images: folder:PATH, imagenet:PATH, torchvision:NAME@FOLDER, npz:FILE, idx:FOLDER, "
+            "hf:NAME, sample.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the votes; continued if begun.")],
+    ablation: Annotated[
+        str | None, typer.Option("--ablation", help="What each mutant keeps; a trained model knows its own.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Weights: .safetensors, or a weights-only torch file.")
+    ] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="Use timm's own weights (fetched if need be).")
+    ] = False,
+    hide: Annotated[
+        str | None,
+        typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
+    ] = None,
+    soft: Annotated[
+        str | None,
+        typer.Option(
+            "--soft", help="Also soft ballots: temperature and labels a ballot names, as in 0.35,4."
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Which part of the data; test by default.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="So many images, by seed.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which images a limit takes.")] = 0,
+    ids: Annotated[Path | None, typer.Option("--ids", help="A file of image ids, one a line.")] = None,
+    classes: Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")] = None,
+    image_size: Annotated[str | None, typer.Option("--image-size", help="At the model's input.")] = None,
+    mean: Annotated[
+        str | None, typer.Option("--mean", help="Of each channel, for models that do not say.")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option("--std", help="Of each channel, for models that do not say.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Mutants at once.")] = None,
+    autocast: Annotated[bool, typer.Option("--autocast", help="Half precision where it is safe.")] = False,
+    shard_size: Annotated[int | None, typer.Option("--shard-size", min=1, help="Images per shard.")] = None,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Count images that cannot be read as wrong, and list them.")
+    ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Measure how far logits move on this machine, for --epsilon probe."),
+    ] = False,
+    download: Annotated[bool, typer.Option("--download", help="Fetch data that are not there.")] = False,
+) -> None:
+    """Ask a model about every mutant of every image, and keep the votes."""
+    with _in_one_sentence():
+        from costcert.commands.vote import Request, run
+
+        run(
+            Request(
+                model=model,
+                data=data,
+                out=out,
+                checkpoint=checkpoint,
+                pretrained=pretrained,
+                classes=classes,
+                image_size=image_size,
+                mean=mean,
+                std=std,
+                hide=hide,
+                device=device,
+                batch_size=batch_size,
+                autocast=autocast,
+                split=split,
+                download=download,
+                limit=limit,
+                seed=seed,
+                ids=ids,
+                ablation=ablation,
+                soft=soft,
+                shard_size=shard_size,
+                skip_corrupt=skip_corrupt,
+                probe=probe,
+            )
+        )
+
+
+@app.command()
+def train(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="timm:NAME, or strip:small or strip:base for narrow strips.")
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="Training images: folder:PATH, torchvision:NAME@FOLDER, npz:FILE, idx:FOLDER, hf:NAME.",
+        ),
+    ],
+    ablation: Annotated[str, typer.Option("--ablation", help="What each mutant keeps, as in columns:19.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model; continued if begun.")],
+    split: Annotated[str, typer.Option("--split", help="Which part of the data to train on.")] = "train",
+    validation: Annotated[
+        str | None, typer.Option("--validation", help="Images to validate on; a part held out by default.")
+    ] = None,
+    holdout: Annotated[float, typer.Option("--holdout", help="The part held out for validation.")] = 0.1,
+    preset: Annotated[
+        str, typer.Option("--preset", help="default, paper-imagenet or paper-small; options below change it.")
+    ] = "default",
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Passes over the images.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Images per step.")] = None,
+    mutants: Annotated[
+        int | None, typer.Option("--mutants", min=1, help="Mutants per image and step.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="The largest learning rate.")] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option("--weight-decay", help="Pull of weights to 0.")
+    ] = None,
+    smoothing: Annotated[float | None, typer.Option("--smoothing", help="Label smoothing.")] = None,
+    shift: Annotated[
+        int | None, typer.Option("--shift", min=0, help="Move images by up to so many px.")
+    ] = None,
+    light: Annotated[float | None, typer.Option("--light", help="Vary brightness and contrast.")] = None,
+    flip: Annotated[
+        bool | None,
+        typer.Option("--flip/--no-flip", help="Mirror images; wrong where left and right are classes."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Decides all that is random.")] = None,
+    hide: Annotated[
+        str | None,
+        typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
+    ] = None,
+    image_size: Annotated[
+        str | None, typer.Option("--image-size", help="Side, or height x width, at the model's input.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Weights to start from: .safetensors or weights-only.")
+    ] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="Start from timm's own weights (fetched if need be).")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps.")] = "cpu",
+    precision: Annotated[str, typer.Option("--precision", help="no, fp16 or bf16.")] = "no",
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that read images.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Train on so many images only.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch data that are not there.")] = False,
+) -> None:
+    """Train a network on random mutants, so that it votes well on what little they keep."""
+    with _in_one_sentence():
+        from costcert.commands.train import Request, run
+
+        run(
+            Request(
+                model=model,
+                data=data,
+                ablation=ablation,
+                out=out,
+                split=split,
+                validation=validation,
+                holdout=holdout,
+                preset=preset,
+                settings={
+                    "epochs": epochs,
+                    "batch_size": batch_size,
+                    "mutants": mutants,
+                    "rate": rate,
+                    "weight_decay": weight_decay,
+                    "smoothing": smoothing,
+                    "shift": shift,
+                    "light": light,
+                    "flip": flip,
+                    "seed": seed,
+                },
+                hide=hide,
+                image_size=image_size,
+                checkpoint=checkpoint,
+                pretrained=pretrained,
+                device=device,
+                precision=precision,
+                workers=workers,
+                limit=limit,
+                download=download,
             )
         )
 

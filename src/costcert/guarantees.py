@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from costcert.certification import AnyPatch, mutant_mask
+from costcert.certification import AnyPatch, mutant_mask, without_unread
 from costcert.defenders import find, kernels
 from costcert.defenders.base import Doubt
 from costcert.defenders.worst_case import Counts, worst_case
@@ -39,7 +39,7 @@ def min_k_all(
     each = _lifted(votes.take(image), patch, members[image, column][:, None], ties)
     worst = np.zeros(len(votes), dtype=np.int64)
     np.maximum.at(worst, image, each)
-    return 1 + worst
+    return without_unread(1 + worst, votes)
 
 
 def min_k_any(
@@ -49,7 +49,7 @@ def min_k_any(
 
     The attacker has to pass the strongest of them; labels outside the set are lifted, cheapest first.
     """
-    return 1 + _lifted(votes, patch, _members(votes, truths), ties)
+    return without_unread(1 + _lifted(votes, patch, _members(votes, truths), ties), votes)
 
 
 def exclusion(
@@ -78,6 +78,8 @@ def exclusion(
         worst_case(kernels.ENTER, votes, [cases], members=column[:, None], ties=ties)[0] for column in table.T
     ]
     stays_out = np.stack(ahead, axis=1) >= k if ahead else np.zeros((len(votes), 0), dtype=np.bool_)
+    if votes.unread is not None:
+        stays_out &= ~votes.unread[:, None]
     return stays_out if wanted.ndim else stays_out[:, 0]
 
 
@@ -89,7 +91,7 @@ def stability(votes: Votes, patch: AnyPatch, k: int, *, ties: str = "against") -
     k = min(whole(k, "k"), votes.num_classes)
     cases = _cases(votes, patch)
     expelled = worst_case(kernels.EXPEL, votes, [cases], members=_top(votes, k), ties=ties).ravel()
-    return k - expelled
+    return k - expelled if votes.unread is None else np.where(votes.unread, 0, k - expelled)
 
 
 class Bounds(NamedTuple):
@@ -114,12 +116,13 @@ def bounds(votes: Votes, patch: AnyPatch, known: npt.ArrayLike, *, ties: str = "
     cases, nothing = _cases(votes, patch), Touched.nothing(votes.num_mutants)
     best = _completed(votes, mask)
     doubt = Doubt(unknown=~mask)
-    return Bounds(
-        rank_low=costcert.rank(best, nothing),
-        rank_high=costcert.min_k(votes, [nothing], ties="lowest", doubt=doubt)[0],
-        min_k_low=costcert.min_k(best, [cases], ties=ties)[0],
-        min_k_high=costcert.min_k(votes, [cases], ties=ties, doubt=doubt)[0],
+    found = (
+        costcert.rank(best, nothing),
+        costcert.min_k(votes, [nothing], ties="lowest", doubt=doubt)[0],
+        costcert.min_k(best, [cases], ties=ties)[0],
+        costcert.min_k(votes, [cases], ties=ties, doubt=doubt)[0],
     )
+    return Bounds(*(without_unread(positions, votes) for positions in found))
 
 
 def _completed(votes: Votes, known: npt.NDArray[np.bool_]) -> Votes:

@@ -40,6 +40,7 @@ class Votes:
         image_ids: [N] names that stay the same from run to run; counted by default.
         class_names: L names, for people.
         margins: [N, B], best minus second logit, for telling which ballots are numerically uncertain.
+        unread: [N], images that could not be read. They stay in every denominator and count as wrong.
         about: how the votes were made; goes into the manifest.
     """
 
@@ -54,6 +55,7 @@ class Votes:
         image_ids: Sequence[str] | npt.NDArray[np.str_] | None = None,
         class_names: Sequence[str] | None = None,
         margins: npt.ArrayLike | None = None,
+        unread: npt.ArrayLike | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.num_classes = whole(num_classes, "the number of classes")
@@ -76,6 +78,7 @@ class Votes:
         self.margins = None if margins is None else self._per_mutant(_margins(margins), "margins")
         if self.margins is not None and len(self.margins) != count:
             raise VotesError(f"got ballots of {count} images, but margins of {len(self.margins)}")
+        self.unread = None if unread is None else _unread(unread, count)
         self.about: Mapping[str, Any] = MappingProxyType(dict(about or {}))
         self.labels: Labels | None = None
         self.units: npt.NDArray[np.int32] | None = None
@@ -183,6 +186,8 @@ class Votes:
             raise VotesError("no image is left")
         if self.margins is not None:
             part.margins = self.margins[images][:, mutants]
+        if self.unread is not None:
+            part.unread = _unread(self.unread[images], len(part.ballots))
         part.labels = part.units = None
         part.cap = 1
         if keep_soft and self.labels is not None and self.units is not None:
@@ -243,6 +248,13 @@ def _margins(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
     if np.isnan(array).any() or (array < 0).any():
         raise VotesError("margins are not negative and not NaN: best logit minus second best")
     return array
+
+
+def _unread(values: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_] | None:
+    mask = np.asarray(values)
+    if mask.dtype != np.bool_ or mask.shape != (count,):
+        raise VotesError(f"unread is true or false for each of {count} images, got {mask.dtype} {mask.shape}")
+    return mask if mask.any() else None
 
 
 def _names(image_ids: Any, count: int) -> npt.NDArray[np.str_]:

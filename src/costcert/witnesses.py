@@ -49,6 +49,8 @@ def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "a
     k = whole(k, "k")
     if not -len(votes) <= image < len(votes):
         raise VotesError(f"image {image} is not one of the {len(votes)} images")
+    if votes.unread is not None and votes.unread[image]:
+        raise VotesError(f"image {image} could not be read, so there are no ballots to rewrite")
     lowest = known_ties(ties)
     wanted = concrete(patch, votes.image_size)
     cases = touched(votes.ablation, wanted, votes.image_size)

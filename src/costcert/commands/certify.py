@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from costcert.certificates import Certificates
 from costcert.certification import certify, concrete_patches
+from costcert.commands.progress import bar
 from costcert.defenders import chosen
-from costcert.errors import CostcertError, SpellingError
+from costcert.errors import CostcertError, SpellingError, StoreError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import as_image_size
@@ -53,7 +44,7 @@ class Request:
     ks: str
     ties: str
     hard: bool
-    epsilon: float | None
+    epsilon: str | None
     tau: int
 
 
@@ -73,6 +64,13 @@ def run(request: Request) -> None:
         _fill_folder(request.out, work, tally)
     console = Console()
     print_accuracy(console, tally.accuracy(ks), work.headings())
+    unread = source.unread() if isinstance(source, VotesFolder) else []
+    if unread:
+        console.print(
+            f"{len(unread):,} of these images could not be read when they voted, and count as wrong: "
+            f"{', '.join(unread[:10])}{', ...' if len(unread) > 10 else ''}",
+            highlight=False,
+        )
     if request.out is not None:
         console.print(f"Certificates: {request.out}", highlight=False)
 
@@ -89,6 +87,7 @@ class _Work:
         self.patches: list[OnePatch | Several] = concrete_patches(
             [text for text in request.patches.split(",") if text.strip()], first.image_size
         )
+        self.epsilon, self.tau = self._doubt(soft=first.is_soft)
         names = [name.strip() for name in request.defenders.split(",") if name.strip()]
         self.defenders = [defender.name for defender in chosen(names, soft=first.is_soft)]
 
@@ -105,27 +104,41 @@ class _Work:
             self.patches,
             self.defenders,
             ties=self.request.ties,
-            epsilon=self.request.epsilon,
-            tau=self.request.tau,
+            epsilon=self.epsilon,
+            tau=self.tau,
         )
 
-    def shards(self, numbers: Any) -> Iterator[Certificates]:
+    def _doubt(self, *, soft: bool) -> tuple[float | None, int]:
+        """Epsilon and tau as asked for, or as the voting machine was probed."""
+        asked = self.request.epsilon
+        if asked == "probe":
+            probe = self.source.manifest["made"].get("probe")
+            if not probe:
+                raise CostcertError(
+                    f"{self.request.votes} holds no probe: add one by voting once more with --probe"
+                )
+            try:
+                measured = float(probe["epsilon"]), int(probe["tau"])
+            except (KeyError, TypeError, ValueError):
+                raise StoreError(f"the probe in {self.request.votes} is damaged: vote with --probe") from None
+            return (None, max(measured[1], self.request.tau)) if soft else (measured[0], self.request.tau)
+        try:
+            return None if asked is None else float(asked), self.request.tau
+        except ValueError:
+            raise SpellingError(f"cannot read epsilon {asked!r}: write a number, or probe") from None
+
+    def shards(self, numbers: Sequence[int]) -> Iterator[Certificates]:
         """Certificates of these shards, in order, with a progress bar on the error stream."""
-        numbers = list(numbers)
-        with _progress() as progress:
-            task = progress.add_task("certifying", total=None)
-            for done, number in enumerate(numbers):
+        with bar("certifying") as tell:
+            done = self.source.num_images - sum(self.source.shard_length(number) for number in numbers)
+            for number in numbers:
                 votes = self.source.shard(number)
-                if done == 0:
-                    left = self.source.num_images if len(numbers) == self.source.num_shards else None
-                    progress.update(task, total=left or len(votes) * len(numbers))
                 parts = []
                 for start in range(0, len(votes), _STEP):
-                    part = votes.take(slice(start, start + _STEP))
-                    parts.append(self.certify(part))
-                    progress.advance(task, len(part))
+                    tell(done, self.source.num_images)
+                    parts.append(self.certify(votes.take(slice(start, start + _STEP))))
+                    done += len(parts[-1])
                 yield Certificates.joined(parts)
-            progress.update(task, total=progress.tasks[0].completed)
 
     def manifest(self) -> dict[str, Any]:
         return certificates_manifest(
@@ -135,8 +148,8 @@ class _Work:
             ablation=str(self.ablation),
             ties=self.request.ties,
             ballots="hard" if self.request.hard else "as voted",
-            epsilon=self.request.epsilon,
-            tau=self.request.tau,
+            epsilon=self.epsilon,
+            tau=self.tau,
         )
 
     def headings(self) -> dict[str, str]:
@@ -201,21 +214,3 @@ def parse_ks(text: str) -> list[int]:
             raise SpellingError(f"cannot read k {text!r}: write 5, 1-5 or 1,5,10")
         ks.extend(range(first, last + 1))
     return list(dict.fromkeys(ks))
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f} images/s" if speed else "", style="progress.data.speed")
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )

@@ -27,7 +27,9 @@ ENTER = 3
 
 FOREVER = 1 << 62
 
+# Insertion beats the general sorting routine up to so many values, and picking beats both for so few.
 FEW = 64
+PICKED = 6
 
 
 @compiled
@@ -69,6 +71,21 @@ def cheapest_first(
         if pay < count:
             return lifted, cost + each - budget
     return lifted, FOREVER
+
+
+@compiled
+def _cheapest(gaps: Any, count: Int) -> tuple[Int, Int]:
+    """The largest and the sum of the `count` smallest gaps, which are brought to the front."""
+    for place in range(count):
+        least = place
+        for i in range(place + 1, len(gaps)):
+            if gaps[i] < gaps[least]:
+                least = i
+        gaps[place], gaps[least] = gaps[least], gaps[place]
+    cost: Int = 0
+    for place in range(count):
+        cost += gaps[place]
+    return gaps[count - 1], cost
 
 
 @compiled
@@ -156,6 +173,11 @@ def _lift(
             short = min(short, late_price - budget)
         return max(count, known), short
     rivals = gaps[: listed - members]
+    if known < PICKED and known < len(rivals):
+        # Most often the next rival is out of reach, and then nothing need be sorted.
+        dearest, cost = _cheapest(rivals, known + 1)
+        if cost > budget and (dearest <= price or unlisted == late):
+            return known, cost - budget
     _sort(rivals)
     return cheapest_first(rivals, listed - members, price, unlisted - late, late_price, late, budget, known)
 
@@ -232,6 +254,68 @@ def _ahead(
 
 
 @compiled
+def _flip_hard(
+    flips: Any, start: Int, stop: Int, slot_of: Any, moved: Any, members: Int, reverse: bool
+) -> tuple[Int, Int, Int]:
+    """Flip mutants of one vote each; returns how many became clean, and what labels fell and rose.
+
+    `moved` holds how far each label is from where it was priced; moving on adds to what it fell or rose,
+    moving back takes it off. No branch depends on the ballots, which no processor could foresee.
+    """
+    back = 0
+    fallen = 0
+    risen = 0
+    for f in range(start, stop):
+        flip = flips[f]
+        sign = 1 if flip < 0 else -1
+        slot = slot_of[flip ^ (flip >> 31)]
+        if slot < 0:
+            continue
+        back += sign
+        now = moved[slot] + sign
+        moved[slot] = now
+        fought = (slot < members) != reverse
+        fallen -= sign * (fought & (now < (sign + 1) >> 1))
+        risen += sign * ((not fought) & (now > (sign - 1) >> 1))
+    return back, fallen, risen
+
+
+@compiled
+def _flip_soft(
+    flips: Any,
+    start: Int,
+    stop: Int,
+    unknown: Any,
+    slot_of: Any,
+    given: Any,
+    moved: Any,
+    members: Int,
+    reverse: bool,
+) -> tuple[Int, Int, Int]:
+    """The same for mutants that spread units over several labels."""
+    back = 0
+    fallen: Int = 0
+    risen: Int = 0
+    for f in range(start, stop):
+        flip = flips[f]
+        sign = 1 if flip < 0 else -1
+        i = flip ^ (flip >> 31)
+        if unknown[i]:
+            continue
+        back += sign
+        for s in range(slot_of.shape[1]):
+            slot = slot_of[i, s]
+            before = moved[slot]
+            after = before + sign * given[i, s]
+            moved[slot] = after
+            if (slot < members) != reverse:
+                fallen += max(-after, 0) - max(-before, 0)
+            else:
+                risen += max(after, 0) - max(before, 0)
+    return back, fallen, risen
+
+
+@compiled
 def worst(
     labels: Any,
     units: Any,
@@ -266,6 +350,8 @@ def worst(
     """
     count, num_mutants, spread = labels.shape
     soft = units.size > 0
+    # Where a label is to be kept out, the members are what the attacker lifts.
+    reverse = rule == ENTER
     most = num_mutants * spread + members.shape[1]
     slot_of = np.full(num_classes, -1, dtype=np.int32)
     name = np.empty(most, dtype=np.int64)
@@ -276,6 +362,8 @@ def worst(
     gaps = np.empty(most, dtype=np.int64)
     order = np.empty(members.shape[1], dtype=np.int64)
     local = np.empty((num_mutants, spread), dtype=np.int32)
+    # Of a hard ballot, which has one.
+    first_slot = np.empty(num_mutants, dtype=np.int32)
     given = np.ones((num_mutants, spread), dtype=np.int64)
     unknown = np.empty(num_mutants, dtype=np.bool_)
     for n in range(count):
@@ -292,6 +380,7 @@ def worst(
             unknown[i] = labels[n, i, 0] < 0
             if unknown[i]:
                 num_unknown += 1
+                first_slot[i] = -1
                 continue
             for s in range(spread):
                 label = labels[n, i, s]
@@ -309,6 +398,7 @@ def worst(
                     total[slot] = 0
                     listed += 1
                 local[i, s] = slot
+                first_slot[i] = slot
                 given[i, s] = amount
                 total[slot] += amount
 
@@ -323,33 +413,17 @@ def worst(
             limit: Int = -FOREVER
             fallen = risen = 0
             for p in range(walks[k], walks[k + 1]):
-                for f in range(offsets[p], offsets[p + 1]):
-                    flip = flips[f]
-                    if flip >= 0:
-                        i, sign = flip, -1
-                    else:
-                        i, sign = ~flip, 1
-                    if unknown[i]:
-                        continue
-                    clean_mutants += sign
-                    if not soft:
-                        slot = local[i, 0]
-                        moved[slot] += sign
-                        # Moving away from zero adds to what the attacker gained, moving back takes it off.
-                        if (slot < num_members) != (rule == ENTER):
-                            fallen -= sign * (moved[slot] < (sign + 1) >> 1)
-                        else:
-                            risen += sign * (moved[slot] > (sign - 1) >> 1)
-                        continue
-                    for s in range(spread):
-                        slot = local[i, s]
-                        before = moved[slot]
-                        after = before + sign * given[i, s]
-                        moved[slot] = after
-                        if (slot < num_members) != (rule == ENTER):
-                            fallen += max(-after, 0) - max(-before, 0)
-                        else:
-                            risen += max(after, 0) - max(before, 0)
+                if soft:
+                    back, fell, rose = _flip_soft(
+                        flips, offsets[p], offsets[p + 1], unknown, local, given, moved, num_members, reverse
+                    )
+                else:
+                    back, fell, rose = _flip_hard(
+                        flips, offsets[p], offsets[p + 1], first_slot, moved, num_members, reverse
+                    )
+                clean_mutants += back
+                fallen += fell
+                risen += rose
                 budget = begun + cap * (all_clean - clean_mutants)
                 doubted = 2 * tau * max(clean_mutants - priced_mutants, 0)
                 if limit - budget - weight * (fallen + doubted) - risen > 0:

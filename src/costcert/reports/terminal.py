@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def print_accuracy(console: Console, accuracy: pd.DataFrame, headings: dict[str, str]) -> None:
+def print_accuracy(
+    console: Console, accuracy: pd.DataFrame, headings: dict[str, str], *, explain: bool = True
+) -> None:
     """Percentages `clean/certified` of each defender; the best certified ones of each patch in bold."""
     images = int(accuracy["images"].iloc[0])
     ks = list(dict.fromkeys(accuracy["k"]))
-    console.print(
-        f"Clean / certified accuracy in % of {images:,} image{'s' if images > 1 else ''}: the true label is "
-        "in the top k; and stays there whatever the patch shows, wherever it lies.",
-        highlight=False,
-    )
+    if explain:
+        console.print(
+            f"Clean / certified accuracy in % of {images:,} image{'s' if images > 1 else ''}: the true label "
+            "is in the top k; and stays there whatever the patch shows, wherever it lies.",
+            highlight=False,
+        )
     for patch, rows in accuracy.groupby("patch", sort=False):
         table = Table(
             box=box.SIMPLE_HEAD,

@@ -80,13 +80,24 @@ def join_manifest(folder: Path, content: Mapping[str, Any], kind: str, version: 
     if not folder.is_dir():
         raise StoreError(f"{folder} is a file, but a folder is to be written there: choose another name")
     there = read_manifest(folder, kind, version)
-    differs = [key for key in {**there, **plain} if there.get(key) != plain.get(key)]
-    if differs:
-        key = differs[0]
+    if there != plain:
+        key, theirs, ours = _difference(there, plain)
         raise StoreError(
-            f"{folder} holds another run: its {key} is {_short(there.get(key))}, this run's is "
-            f"{_short(plain.get(key))}; choose another folder, or remove that one"
+            f"{folder} holds another run: its {key} is {_short(theirs)}, this run's is {_short(ours)}; "
+            "choose another folder, or remove that one"
         )
+
+
+def _difference(theirs: Any, ours: Any) -> tuple[str, Any, Any]:
+    """The first place where two manifests differ, as a path of keys, and what stands there."""
+    path = []
+    while isinstance(theirs, dict) and isinstance(ours, dict):
+        keys = {**theirs, **ours}
+        # A key with null differs from no key at all.
+        key = next(key for key in keys if (key in theirs, theirs.get(key)) != (key in ours, ours.get(key)))
+        path.append(key)
+        theirs, ours = theirs.get(key), ours.get(key)
+    return ".".join(path), theirs, ours
 
 
 def _format_of(content: Any) -> str:

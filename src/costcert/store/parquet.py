@@ -44,6 +44,14 @@ def read_table(path: Path) -> Any:
         raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
 
 
+def has_column(path: Path, name: str) -> bool:
+    """Whether the table has such a column; only its footer is read."""
+    try:
+        return name in pq.read_schema(path).names
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
+
+
 def _column(table: Any, name: str, path: Path) -> Any:
     if name not in table.column_names:
         raise StoreError(f"{path} has no column {name!r}, so it is no shard of this folder")

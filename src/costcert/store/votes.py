@@ -18,6 +18,7 @@ from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
 from costcert.store.parquet import (
+    has_column,
     list_column,
     lists,
     plain_column,
@@ -44,6 +45,8 @@ class VotesSource(Protocol):
     manifest: Mapping[str, Any]
 
     def shard(self, number: int) -> Votes: ...
+
+    def shard_length(self, number: int) -> int: ...
 
 
 def default_shard_size(num_mutants: int) -> int:
@@ -86,6 +89,8 @@ def write_votes_shard(votes: Votes, folder: Path, number: int) -> None:
         "truth": pa.array(votes.truth.astype(label_type)),
         "ballots": lists(votes.ballots.astype(label_type)),
     }
+    if votes.unread is not None:
+        columns["unread"] = pa.array(votes.unread)
     if votes.margins is not None:
         columns["margins"] = lists(votes.margins)
     if votes.labels is not None and votes.units is not None:
@@ -126,9 +131,23 @@ class VotesFolder:
         if not isinstance(manifest.get("made"), dict):
             raise StoreError(f"{where} is damaged: it does not say how the votes were made")
 
+    def shard_length(self, number: int) -> int:
+        """Images in a shard, told without reading it."""
+        return len(self._ranges[number])
+
     def missing(self) -> list[int]:
         """Shards that are not there yet."""
         return [n for n in range(self.num_shards) if not shard_path(self.folder, n).exists()]
+
+    def unread(self) -> list[str]:
+        """Ids of the images that could not be read."""
+        marked = (n for n in range(self.num_shards) if has_column(shard_path(self.folder, n), "unread"))
+        return [
+            str(name)
+            for votes in map(self.shard, marked)
+            if votes.unread is not None
+            for name in votes.image_ids[votes.unread]
+        ]
 
     def shard(self, number: int) -> Votes:
         path = shard_path(self.folder, number)
@@ -148,6 +167,7 @@ class VotesFolder:
             "image_ids": plain_column(table, "image_id", path),
             "class_names": self.manifest.get("class_names"),
             "margins": list_column(table, "margins", path) if self.manifest.get("margins") else None,
+            "unread": plain_column(table, "unread", path) if "unread" in table.column_names else None,
             "about": self.manifest["made"],
         }
         truth, ballots = plain_column(table, "truth", path), list_column(table, "ballots", path)
@@ -224,6 +244,9 @@ class VotesArchive:
             self._votes, images=self.num_images, shard_size=size
         )
 
+    def shard_length(self, number: int) -> int:
+        return len(self._ranges[number])
+
     def shard(self, number: int) -> Votes:
         images = self._ranges[number]
         return self._votes.take(slice(images.start, images.stop))
@@ -239,6 +262,9 @@ def _joined(shards: list[Votes]) -> Votes:
         "class_names": first.class_names,
         "about": first.about,
         "margins": None,
+        "unread": np.concatenate(
+            [np.zeros(len(v), np.bool_) if v.unread is None else v.unread for v in shards]
+        ),
     }
     if first.margins is not None:
         about["margins"] = np.concatenate([votes.margins for votes in shards if votes.margins is not None])

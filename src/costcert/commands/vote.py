@@ -1,0 +1,148 @@
+"""`costcert vote`: ask a model about every mutant of every image, and keep what they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from costcert.commands.progress import bar
+from costcert.datasets.base import Dataset
+from costcert.datasets.parse import parse_dataset
+from costcert.datasets.subsets import limited, read_ids, with_ids
+from costcert.errors import CostcertError, SpellingError
+from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.models.classifier import Classifier, Soft
+from costcert.store.votes import VotesFolder
+from costcert.voting import vote
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked on the command line, as it was spelled."""
+
+    model: str
+    data: str
+    out: Path
+    checkpoint: Path | None = None
+    pretrained: bool = False
+    classes: int | None = None
+    image_size: str | None = None
+    mean: str | None = None
+    std: str | None = None
+    hide: str | None = None
+    device: str = "auto"
+    batch_size: int | None = None
+    autocast: bool = False
+    split: str | None = None
+    download: bool = False
+    limit: int | None = None
+    seed: int = 0
+    ids: Path | None = None
+    ablation: str | None = None
+    soft: str | None = None
+    shard_size: int | None = None
+    skip_corrupt: bool = False
+    probe: bool = False
+
+
+def run(request: Request) -> None:
+    # What is quick to refuse comes before the model, which takes seconds to load.
+    soft = None if request.soft is None else parse_soft(request.soft)
+    ablation = None if request.ablation is None else parse_ablation(request.ablation)
+    dataset = _dataset(request)
+    model = _model(request, dataset, ablation)
+    ablation = ablation or getattr(model, "ablation", None)
+    if ablation is None:
+        raise CostcertError(
+            f"{request.model} does not say what mutants keep: pass --ablation, as in columns:19"
+        )
+    with bar("voting") as tell:
+        folder = vote(
+            model,
+            dataset,
+            ablation,
+            soft=soft,
+            out=request.out,
+            shard_size=request.shard_size,
+            skip_corrupt=request.skip_corrupt,
+            probe=request.probe,
+            progress=tell,
+        )
+    _summary(folder)
+
+
+def parse_soft(text: str) -> Soft:
+    """`0.35,4`: the temperature, and how many labels a ballot names."""
+    try:
+        temperature, best = text.split(",")
+        return Soft(float(temperature), int(best))
+    except ValueError:
+        raise SpellingError(
+            f"cannot read soft ballots {text!r}: write temperature and labels, as in 0.35,4"
+        ) from None
+
+
+def _dataset(request: Request) -> Dataset:
+    if request.limit is not None and request.ids is not None:
+        raise CostcertError("--limit and --ids both choose images: pass one of them")
+    dataset = parse_dataset(request.data, request.split or "test", download=request.download)
+    if request.split is not None and dataset.split != request.split:
+        has = "no splits" if dataset.split is None else f"the split {dataset.split!r} only"
+        raise CostcertError(f"{dataset.name} has {has}, but --split asks for {request.split!r}")
+    if request.limit is not None:
+        return limited(dataset, request.limit, request.seed)
+    return dataset if request.ids is None else with_ids(dataset, read_ids(request.ids))
+
+
+def _model(request: Request, dataset: Dataset, ablation: Ablation | None) -> Classifier:
+    from costcert.models.loading import load_model
+
+    # Without names of the classes the data only tell how many there are at least.
+    known = None if dataset.class_names is None else dataset.num_classes
+    return load_model(
+        request.model,
+        checkpoint=request.checkpoint,
+        pretrained=request.pretrained,
+        num_classes=request.classes or known,
+        class_names=dataset.class_names,
+        image_size=request.image_size,
+        mean=_numbers("--mean", request.mean),
+        std=_numbers("--std", request.std),
+        hide=request.hide,
+        ablation=ablation,
+        device=request.device,
+        batch_size=request.batch_size,
+        autocast=request.autocast,
+    )
+
+
+def _numbers(option: str, text: str | None) -> list[float] | None:
+    try:
+        return None if text is None else [float(number) for number in text.split(",")]
+    except ValueError:
+        raise SpellingError(
+            f"cannot read {option} {text!r}: write a number for each channel, as in 0.5,0.5,0.5"
+        ) from None
+
+
+def _summary(folder: VotesFolder) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    made = folder.manifest["made"]
+    console.print(
+        f"Votes: {folder.folder}: {folder.num_images:,} images of {made['data']['name']}, "
+        f"{folder.num_mutants} mutants each ({folder.ablation})"
+    )
+    if made["probe"] is not None:
+        flips, tried = made["probe"]["flips"], made["probe"]["mutants"]
+        console.print(
+            f"Probe: margins up to {made['probe']['epsilon']:.3g} may not last ({flips} of {tried} mutants "
+            "changed their vote): certify with --epsilon probe"
+        )
+    unread = folder.unread()
+    if unread:
+        console.print(f"{len(unread):,} images could not be read, and count as wrong:")
+        for name in unread:
+            console.print(f"  {name}", markup=False)
+    console.print(f"Next: costcert certify {folder.folder} --patch 2%")

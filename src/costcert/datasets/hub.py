@@ -1,0 +1,72 @@
+"""`hf:NAME`: data sets of the Hugging Face hub, where the package `datasets` is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from costcert.datasets.base import Dataset, reading
+from costcert.errors import CostcertError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class HubDataset(Dataset):
+    """The first column of images and the first of class labels; images are named by their number."""
+
+    def __init__(self, name: str, table: Any, split: str) -> None:
+        kinds = {column: type(feature).__name__ for column, feature in table.features.items()}
+        columns = [
+            next((column for column, kind in kinds.items() if kind == wanted), None)
+            for wanted in ("Image", "ClassLabel")
+        ]
+        if None in columns:
+            raise CostcertError(
+                f"hf:{name} needs a column of images and one of class labels, got "
+                f"{', '.join(f'{column} ({kind})' for column, kind in kinds.items())}"
+            )
+        self._image, label = columns
+        ids = [f"{split}-{index:05d}" for index in range(len(table))]
+        super().__init__(
+            f"hf:{name}", ids, list(table[label]), class_names=table.features[label].names, split=split
+        )
+        self._table = table
+
+    def image(self, index: int) -> Image:
+        with reading(f"{self.ids[index]} of {self.name}"):
+            image: Image = self._table[index][self._image]
+            image.load()
+            return image
+
+
+def hub(name: str, split: str, *, download: bool = False) -> Dataset:
+    """A data set fetched earlier; fetches nothing unless `download` says so."""
+    try:
+        datasets = import_module("datasets")
+    except ModuleNotFoundError:
+        raise CostcertError(f"hf:{name} needs the package datasets: pip install datasets") from None
+    try:
+        with nullcontext() if download else _offline():
+            table = datasets.load_dataset(name, split=split)
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        hint = "" if download else "; if it was never fetched, pass --download"
+        raise CostcertError(f"hf:{name} ({split}) cannot be had: {reason}{hint}") from error
+    return HubDataset(name, table, split)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Both packages read HF_HUB_OFFLINE when they are imported and then keep to what they read."""
+    settings = [import_module(name) for name in ("datasets.config", "huggingface_hub.constants")]
+    before = [module.HF_HUB_OFFLINE for module in settings]
+    for module in settings:
+        vars(module)["HF_HUB_OFFLINE"] = True
+    try:
+        yield
+    finally:
+        for module, value in zip(settings, before, strict=True):
+            vars(module)["HF_HUB_OFFLINE"] = value

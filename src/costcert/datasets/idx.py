@@ -1,0 +1,45 @@
+"""`idx:FOLDER`: MNIST's file format, as in Debian's dataset-fashion-mnist, plain or gzipped."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.datasets.arrays import ArrayDataset
+from costcert.datasets.base import Dataset
+from costcert.errors import CostcertError
+
+_FILES = {"train": "train", "test": "t10k"}
+
+
+def idx(path: str, split: str) -> Dataset:
+    """The images of `train-images-idx3-ubyte` or `t10k-images-idx3-ubyte`, named by their number."""
+    if split not in _FILES:
+        raise CostcertError(f"idx:{path} has the splits train and test, got {split!r}")
+    stem = _FILES[split]
+    images = read_idx(Path(path), f"{stem}-images-idx3-ubyte", dimensions=3)
+    labels = read_idx(Path(path), f"{stem}-labels-idx1-ubyte", dimensions=1)
+    ids = [f"{stem}-{index:05d}" for index in range(len(images))]
+    return ArrayDataset(f"idx:{Path(path).resolve().name}", images, labels, ids=ids, split=split)
+
+
+def read_idx(folder: Path, name: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
+    """The array in `name` or `name.gz`: two zeros, the type (8: bytes), dimensions, sizes, values."""
+    path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    if path is None:
+        raise CostcertError(f"{folder} holds no {name} or {name}.gz: expected the files of MNIST's format")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise CostcertError(f"{path} cannot be read: damaged or cut short") from error
+    start = 4 + 4 * dimensions
+    sizes = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
+    if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) != start + math.prod(sizes):
+        raise CostcertError(f"{path} is no idx file of {dimensions} dimensions of bytes, or is cut short")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)

@@ -1,0 +1,74 @@
+"""`imagenet:PATH`: images of ImageNet-1k, labelled in the order every classifier of them uses.
+
+The folder holds one subfolder per WordNet id (n01440764 …), a few of them for a part of ImageNet; or all
+images side by side with Kaggle's LOC_val_solution.csv in or above it. The ground-truth file of the original
+kit is not read: it numbers the classes in an order of its own.
+"""
+
+from __future__ import annotations
+
+import csv
+from importlib.util import find_spec
+from pathlib import Path
+
+from costcert.datasets.base import Dataset
+from costcert.datasets.files import FileDataset, images_below, subfolders
+from costcert.errors import CostcertError
+
+_SOLUTION = "LOC_val_solution.csv"
+
+
+def imagenet(path: str, split: str) -> Dataset:
+    """The images below PATH; below PATH/train or PATH/val where these are there."""
+    part = "train" if split == "train" else "val"
+    root = Path(path) / part if (Path(path) / part).is_dir() else Path(path)
+    synsets = _listed("imagenet_synsets.txt")
+    number = {synset: label for label, synset in enumerate(synsets)}
+    folders = subfolders(root)
+    if folders:
+        foreign = [each for each in folders if each not in number]
+        if foreign:
+            raise CostcertError(
+                f"{root / foreign[0]} is not named by a class of ImageNet-1k, as n01440764 is: "
+                "use folder: for classes of your own"
+            )
+        found = [(path, number[each]) for each in folders for path in images_below(root / each)]
+    else:
+        truth = _solution(root)
+        try:
+            found = [(path, number[truth[path.stem]]) for path in images_below(root)]
+        except KeyError as error:
+            raise CostcertError(f"{_SOLUTION} of {root} does not say what {error} shows") from None
+    if not found:
+        raise CostcertError(f"{root} holds no images of ImageNet: expected folders such as n01440764")
+    names = dict(line.split("\t", 1) for line in _listed("imagenet_synset_to_lemma.txt"))
+    return FileDataset(
+        "imagenet",
+        root,
+        [path.relative_to(root).as_posix() for path, _ in found],
+        [label for _, label in found],
+        class_names=[names[synset] for synset in synsets],
+        split=None if root == Path(path) else part,
+    )
+
+
+def _listed(name: str) -> list[str]:
+    """A list that timm ships; read without importing timm, which takes seconds."""
+    timm = find_spec("timm")
+    if timm is None or timm.origin is None:
+        raise CostcertError("imagenet: needs timm, which lists the classes: pip install 'costcert[models]'")
+    text = (Path(timm.origin).parent / "data" / "_info" / name).read_text(encoding="utf-8")
+    return text.splitlines()
+
+
+def _solution(root: Path) -> dict[str, str]:
+    """WordNet id by image name: `ILSVRC2012_val_00048981,n03995372 85 1 499 272`."""
+    for folder in (root, *root.resolve().parents[:4]):
+        if (folder / _SOLUTION).is_file():
+            with (folder / _SOLUTION).open(encoding="utf-8", newline="") as file:
+                rows = [row for row in csv.reader(file) if len(row) == 2 and row[1].startswith("n")]
+            return {image: boxes.split()[0] for image, boxes in rows}
+    raise CostcertError(
+        f"{root} holds no folders such as n01440764 and no {_SOLUTION}: sort the images into one folder "
+        "per class"
+    )

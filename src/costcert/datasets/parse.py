@@ -1,0 +1,53 @@
+"""Data sets by their spelling on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from costcert.datasets.base import Dataset
+from costcert.datasets.folder import folder
+from costcert.datasets.hub import hub
+from costcert.datasets.idx import idx
+from costcert.datasets.imagenet import imagenet
+from costcert.datasets.npz import npz
+from costcert.datasets.sample import sample
+from costcert.datasets.torchvision_names import torchvision
+from costcert.errors import SpellingError, nearest
+
+SPELLINGS = "folder:PATH, imagenet:PATH, npz:FILE, idx:FOLDER, torchvision:NAME[@FOLDER], hf:NAME, sample"
+
+
+def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> Dataset:
+    """The data set spelled `folder:val`, `torchvision:CIFAR100@data`, `npz:test.npz`, `sample` …
+
+    An installed package adds a kind with an entry point in the group `costcert.datasets`: a function of what
+    follows the colon and the split.
+
+    Args:
+        split: which part, of data that come in parts; what has none is taken whole.
+        download: whether torchvision and the hub may fetch what is not there.
+    """
+    kinds: dict[str, Callable[[str, str], Dataset]] = {
+        "folder": folder,
+        "imagenet": imagenet,
+        "npz": npz,
+        "idx": idx,
+        "torchvision": partial(torchvision, download=download),
+        "hf": partial(hub, download=download),
+        "sample": sample,
+    }
+    kind, _, rest = str(text).partition(":")
+    if kind in kinds and (rest or kind == "sample"):
+        return kinds[kind](rest, split)
+    guests = {point.name: point for point in entry_points(group="costcert.datasets")}
+    if kind in guests:
+        dataset: Dataset = guests[kind].load()(rest, split)
+        return dataset
+    if Path(text).exists():
+        guess = f" (did you mean '{'folder' if Path(text).is_dir() else 'npz'}:{text}'?)"
+    else:
+        guess = nearest(kind, [*kinds, *guests]) if kind not in kinds else f" ({kind}: of what?)"
+    raise SpellingError(f"unknown data {text!r}{guess}: write one of {SPELLINGS}")

@@ -1,0 +1,168 @@
+"""Networks by their spelling, `timm:NAME` or `strip:SIZE`, together with how they are shown mutants."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from costcert.errors import CostcertError, SpellingError, nearest
+from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.sizes import ImageSize, as_image_size, shown
+from costcert.models.crops import Crops
+from costcert.models.hiding import Painted, known_hide
+from costcert.models.mutants import Mutants
+from costcert.models.preprocessing import Preprocessing
+from costcert.models.strips import SIZES, StripNet
+from costcert.models.tokens import DropTokens
+from costcert.models.torchvision_repair import import_timm
+from costcert.models.views import View
+
+
+class Built(NamedTuple):
+    """A network that sees mutants, and what pictures go through before."""
+
+    mutants: Mutants
+    preprocessing: Preprocessing
+
+
+def build(
+    architecture: str,
+    *,
+    num_classes: int | None = None,
+    hide: str | None = None,
+    ablation: Ablation | str | None = None,
+    image_size: ImageSize | int | str | None = None,
+    channels: int = 3,
+    preprocessing: Preprocessing | None = None,
+    pretrained: bool = False,
+) -> Built:
+    """A network with fresh weights, or with timm's own if `pretrained`.
+
+    Args:
+        num_classes: timm's own number by default.
+        hide: `zero` (the paper) by default, `crop` for strip networks.
+        ablation: what the mutants keep; only crops need to know it beforehand.
+        image_size: timm's own by default.
+        preprocessing: instead of timm's own; it says the image size and the channels too.
+        pretrained: fetch timm's weights, from the network if need be.
+    """
+    kind, _, name = architecture.partition(":")
+    if preprocessing is not None:
+        image_size, channels = preprocessing.image_size, preprocessing.channels
+    size = None if image_size is None else as_image_size(image_size)
+    kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
+    if kind == "strip":
+        if num_classes is None or size is None:
+            missing = "the number of classes" if num_classes is None else "an image size"
+            raise CostcertError(f"{architecture} needs {missing}")
+        if hide not in (None, "crop"):
+            raise CostcertError(f"{architecture} sees crops: hide is crop, got {known_hide(hide)!r}")
+        settings = preprocessing or Preprocessing(size, channels=channels, mean=(0.5,), std=(0.5,))
+        return Built(_strip(name, num_classes, _crops(architecture, kept, size), channels), settings)
+    if kind == "timm" and name:
+        return _timm(
+            name, num_classes, known_hide(hide or "zero"), kept, size, channels, preprocessing, pretrained
+        )
+    raise SpellingError(
+        f"unknown model {architecture!r}: write timm:NAME, {', '.join(f'strip:{s}' for s in SIZES)}, "
+        "onnx:FILE, or the folder of a trained model"
+    )
+
+
+def view_of(
+    hide: str, network: nn.Module, preprocessing: Preprocessing, ablation: Ablation | None, name: str
+) -> View:
+    """How mutants are shown to this network."""
+    if hide == "drop-tokens":
+        return DropTokens(network, preprocessing.image_size, name)
+    if hide == "crop":
+        return _crops(name, ablation, preprocessing.image_size)
+    return Painted(known_hide(hide), preprocessing)
+
+
+def _crops(name: str, ablation: Ablation | None, image_size: ImageSize) -> Crops:
+    if ablation is None:
+        raise CostcertError(f"{name} sees crops, so it needs the ablation beforehand, as in columns:4")
+    return Crops(ablation, image_size)
+
+
+def _strip(size: str, num_classes: int, crops: Crops, channels: int) -> Mutants:
+    height, width = max(crops.shapes)
+    network = StripNet(channels, height, width, num_classes, size, coordinates=crops.coordinates)
+    return Mutants(network, crops)
+
+
+def _timm(
+    name: str,
+    num_classes: int | None,
+    hide: str,
+    ablation: Ablation | None,
+    image_size: ImageSize | None,
+    channels: int,
+    preprocessing: Preprocessing | None,
+    pretrained: bool,
+) -> Built:
+    timm = import_timm()
+    if not timm.is_model(name):
+        raise SpellingError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
+    spelling = f"timm:{name}"
+    config = timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
+    if preprocessing is None:
+        preprocessing = timm_preprocessing(config.to_dict(), image_size, channels)
+    options: dict[str, Any] = {"in_chans": channels}
+    if num_classes is not None:
+        options["num_classes"] = num_classes
+    if config.fixed_input_size:
+        if hide == "crop":
+            raise CostcertError(
+                f"{spelling} takes pictures of one size only, so it cannot look at crops: hide pixels as "
+                "drop-tokens if it is a ViT, or take a convolutional model"
+            )
+        options["img_size"] = preprocessing.image_size
+    crops = _crops(spelling, ablation, preprocessing.image_size) if hide == "crop" else None
+    if crops is not None:
+        options["in_chans"] += crops.coordinates
+    try:
+        network = timm.create_model(name, pretrained=pretrained, **options)
+    except Exception as error:
+        # timm, the hub and the network each raise what they like.
+        what = "its weights cannot be had" if pretrained else "timm cannot build it"
+        raise CostcertError(f"{spelling}: {what}: {str(error).splitlines()[0]}") from error
+    if crops is not None:
+        _try_crops(network, crops, options["in_chans"], spelling)
+    return Built(
+        Mutants(network, crops or view_of(hide, network, preprocessing, ablation, spelling)), preprocessing
+    )
+
+
+def timm_preprocessing(
+    config: dict[str, Any], image_size: ImageSize | int | str | None, channels: int
+) -> Preprocessing:
+    """What timm does to pictures before this network, from the network's configuration."""
+    values = import_timm().data.resolve_data_config(pretrained_cfg=config)
+    interpolation = values["interpolation"]
+    return Preprocessing(
+        image_size=values["input_size"][1:] if image_size is None else as_image_size(image_size),
+        mean=values["mean"],
+        std=values["std"],
+        channels=channels,
+        crop_pct=values["crop_pct"],
+        crop_mode=values["crop_mode"],
+        interpolation="bilinear" if interpolation == "random" else interpolation,
+    )
+
+
+def _try_crops(network: nn.Module, crops: Crops, channels: int, name: str) -> None:
+    """Some networks shrink their input so far that nothing is left of a strip."""
+    network.eval()
+    try:
+        with torch.inference_mode():
+            for shape in crops.shapes:
+                network(torch.zeros(1, channels, *shape))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise CostcertError(
+            f"{name} cannot look at crops of {shown(shape)}: {str(error).splitlines()[0]}; "
+            "take a strip network, as in strip:small"
+        ) from None

@@ -1,0 +1,102 @@
+"""What a classifier is: logits for every kept region of every image, and how they become ballots.
+
+The rule every classifier here obeys: a mutant depends on its kept pixels and their position, and on nothing
+else. So what it says does not change when anything outside its region is rewritten (tests/test_hiding.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Region
+from costcert.geometry.sizes import ImageSize, whole
+from costcert.votes import UNITS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = npt.NDArray[np.uint8]
+Logits = npt.NDArray[np.float32]
+
+
+class Classifier(ABC):
+    """Gives logits of mutants.
+
+    `prepare` does whatever mixes pixels (resizing, cropping) before the threat model applies: patches are
+    counted on what it returns. `logits` may only normalise pixel by pixel, or within the kept region.
+    """
+
+    num_classes: int
+    image_size: ImageSize
+    channels: int = 3
+    class_names: tuple[str, ...] | None = None
+
+    @abstractmethod
+    def prepare(self, image: Image) -> Pixels:
+        """[H, W, C], the model's input as whole pixels."""
+
+    @abstractmethod
+    def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+        """[N, R, L] for images [N, H, W, C], of which every mutant sees its region alone."""
+
+    @abstractmethod
+    def about(self) -> Mapping[str, Any]:
+        """For the manifest: name, digest of the weights, preprocessing, how hidden pixels are shown."""
+
+
+@dataclass(frozen=True)
+class Soft:
+    """How a soft ballot is made: softmax at a temperature, its best labels, rounded downwards to units.
+
+    Args:
+        temperature: small ones come close to a hard ballot.
+        best: j, the labels that are kept.
+        cap: U, the units of a whole ballot.
+    """
+
+    temperature: float
+    best: int
+    cap: int = UNITS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise CostcertError(f"a temperature is above 0, got {self.temperature}")
+        whole(self.best, "the number of labels of a soft ballot")
+        whole(self.cap, "the cap of a soft ballot")
+
+
+class Ballots(NamedTuple):
+    """What mutants say: [..., L] logits become a label, a margin and, if asked for, a soft ballot."""
+
+    labels: npt.NDArray[np.int32]
+    margins: npt.NDArray[np.float32]
+    soft_labels: npt.NDArray[np.int32] | None = None
+    soft_units: npt.NDArray[np.int32] | None = None
+
+
+def ballots_of(logits: Logits, soft: Soft | None = None) -> Ballots:
+    """Best label (ties to the lowest), best minus second logit, and the soft ballot."""
+    if not np.isfinite(logits).all():
+        raise CostcertError("the model gives NaN or infinite logits: its weights or its input are broken")
+    labels = logits.argmax(axis=-1).astype(np.int32)
+    if logits.shape[-1] == 1:
+        margins = np.full(labels.shape, np.inf, dtype=np.float32)
+    else:
+        top = np.partition(logits, -2, axis=-1)[..., -2:]
+        margins = (top[..., 1] - top[..., 0]).astype(np.float32)
+    if soft is None:
+        return Ballots(labels, margins)
+    scaled = logits.astype(np.float64) / soft.temperature
+    share = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    share /= share.sum(axis=-1, keepdims=True)
+    best = min(soft.best, logits.shape[-1])
+    order = np.argsort(-share, axis=-1, kind="stable")[..., :best]
+    units = np.floor(np.take_along_axis(share, order, axis=-1) * soft.cap).astype(np.int32)
+    return Ballots(labels, margins, order.astype(np.int32), units)

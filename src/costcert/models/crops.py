@@ -1,0 +1,63 @@
+"""Only the kept strip or block, as a small picture that says where it was.
+
+Beside its colours every pixel carries its position along the axes on which something is hidden, so the
+network has one or two more input channels (timm's `in_chans`). The cost falls with the kept area.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from costcert.geometry.ablations import Ablation, Region
+from costcert.geometry.sizes import ImageSize
+from costcert.models.views import View, indices
+
+
+class Crops(View):
+    """Shows kept pixels alone, [M, C + coordinates, kept rows, kept columns].
+
+    A strip that goes round the end of an axis is put together in the order it is kept; the coordinates show
+    the jump.
+    """
+
+    hide = "crop"
+
+    def __init__(self, ablation: Ablation, image_size: ImageSize) -> None:
+        self.image_size = image_size
+        regions = ablation.regions(image_size)
+        self.shapes = tuple(dict.fromkeys((r.rows.length, r.columns.length) for r in regions))
+        # Along an axis that is always whole a coordinate would tell nothing.
+        self._along_rows = any(height < image_size[0] for height, _ in self.shapes)
+        self._along_columns = any(width < image_size[1] for _, width in self.shapes)
+
+    @property
+    def coordinates(self) -> int:
+        """How many channels say where a pixel is."""
+        return self._along_rows + self._along_columns
+
+    def group(self, region: Region) -> Hashable:
+        return region.rows.length, region.columns.length
+
+    def area(self, region: Region) -> int:
+        return region.rows.length * region.columns.length
+
+    def show(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
+        height, width = self.image_size
+        rows = indices([region.rows for region in regions], height, pixels.device)[:, :, None]
+        columns = indices([region.columns for region in regions], width, pixels.device)[:, None, :]
+        colours = pixels.permute(0, 2, 3, 1)[images[:, None, None], rows, columns].permute(0, 3, 1, 2)
+        planes = [colours]
+        if self._along_rows:
+            planes.append(_coordinate(rows, height, colours))
+        if self._along_columns:
+            planes.append(_coordinate(columns, width, colours))
+        return torch.cat(planes, dim=1)
+
+
+def _coordinate(positions: Tensor, axis_length: int, colours: Tensor) -> Tensor:
+    """[M, 1, h, w], -1 at one end of the axis and 1 at the other."""
+    scaled = positions.to(colours.dtype) * (2 / max(axis_length - 1, 1)) - 1
+    return scaled[:, None].expand(-1, 1, *colours.shape[-2:])

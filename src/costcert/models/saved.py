@@ -1,0 +1,137 @@
+"""The folder of a trained model: `model.safetensors`, and `model.json` with all that voting needs to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import save_file
+from torch import nn
+
+from costcert.errors import StoreError
+from costcert.models.architectures import build
+from costcert.models.checkpoints import digest, load_weights, read_weights
+from costcert.models.mutants import Mutants
+from costcert.models.preprocessing import Preprocessing
+from costcert.store.files import whole_file, write_json
+
+WEIGHTS, CARD = "model.safetensors", "model.json"
+FORMAT, VERSION = "costcert model", 1
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a network was trained for, so that nothing has to be said again.
+
+    Args:
+        architecture: `timm:NAME` or `strip:SIZE`.
+        ablation: the spelling of what its mutants keep.
+        hide: how it is shown them.
+        training: the recipe, for people.
+    """
+
+    architecture: str
+    num_classes: int
+    preprocessing: Preprocessing
+    ablation: str
+    hide: str
+    class_names: tuple[str, ...] | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Saved(NamedTuple):
+    """A trained model read back; `digest` is that of its weights."""
+
+    mutants: Mutants
+    card: ModelCard
+    digest: str
+
+
+def save_model(folder: Path | str, network: nn.Module, card: ModelCard) -> None:
+    """Write both files, each whole or not at all; the card names its weights, so mixed ones are noticed."""
+    folder = Path(folder)
+    weights = {name: v.detach().cpu().clone().contiguous() for name, v in network.state_dict().items()}
+    with whole_file(folder / WEIGHTS) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
+    write_json(
+        folder / CARD,
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "architecture": card.architecture,
+            "num_classes": card.num_classes,
+            "class_names": None if card.class_names is None else list(card.class_names),
+            "image_size": list(card.preprocessing.image_size),
+            "channels": card.preprocessing.channels,
+            "preprocessing": card.preprocessing.to_json(),
+            "ablation": card.ablation,
+            "hide": card.hide,
+            "weights": digest(network),
+            "training": dict(card.training),
+        },
+    )
+
+
+def read_card(folder: Path | str) -> ModelCard:
+    """What a trained model's folder says about it; no weights are read."""
+    return _card(_read_json(Path(folder)), Path(folder))
+
+
+def load_saved(folder: Path | str, *, hide: str | None = None) -> Saved:
+    """The trained model in this folder, shown mutants as it was trained or, if `hide` is given, otherwise."""
+    folder = Path(folder)
+    content = _read_json(folder)
+    card = _card(content, folder)
+    if hide not in (None, card.hide) and "crop" in (hide, card.hide):
+        raise StoreError(f"{folder} was trained with hide {card.hide!r}, which cannot become {hide!r}")
+    mutants, _ = build(
+        card.architecture,
+        num_classes=card.num_classes,
+        hide=hide or card.hide,
+        ablation=card.ablation,
+        preprocessing=card.preprocessing,
+    )
+    load_weights(mutants.network, read_weights(folder / WEIGHTS), str(folder / WEIGHTS))
+    found = digest(mutants.network)
+    if found != content.get("weights"):
+        raise StoreError(
+            f"{folder / WEIGHTS} does not hold the weights that {CARD} was written for: the folder mixes two "
+            "models, or is damaged"
+        )
+    return Saved(mutants, card, found)
+
+
+def _read_json(folder: Path) -> dict[str, Any]:
+    path = folder / CARD
+    if not path.is_file():
+        raise StoreError(f"{folder} holds no {CARD}, so it is no folder of a trained model")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError):
+        raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise StoreError(f"{path} does not describe a trained model of costcert")
+    if content.get("version") != VERSION:
+        raise StoreError(
+            f"{path} has format version {content.get('version')!r}, this costcert reads {VERSION}"
+        )
+    return content
+
+
+def _card(content: Mapping[str, Any], folder: Path) -> ModelCard:
+    try:
+        names = content["class_names"]
+        return ModelCard(
+            architecture=str(content["architecture"]),
+            num_classes=int(content["num_classes"]),
+            preprocessing=Preprocessing.from_json(content["preprocessing"]),
+            ablation=str(content["ablation"]),
+            hide=str(content["hide"]),
+            class_names=None if names is None else tuple(str(name) for name in names),
+            training=dict(content.get("training") or {}),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{folder / CARD} lacks or garbles {error}") from None

@@ -1,0 +1,114 @@
+"""Only the tokens that see a kept pixel: a vision transformer looks at what is there and skips the rest.
+
+Attention takes any set of tokens, and each carries its position with it, so tokens without a kept pixel are
+neither embedded nor run. Hidden pixels inside a token that is kept in part are 0 after normalisation. With
+every token kept this is the dense model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Region
+from costcert.geometry.sizes import ImageSize
+from costcert.models.torchvision_repair import import_timm
+from costcert.models.views import View, kept
+
+
+class Tokens(NamedTuple):
+    """The kept pieces of mutants that keep equally many.
+
+    strips: [M, C, p, K * q], their pixels, one piece beside the other.
+    places: [M, K], where each stands in the picture, row by row.
+    """
+
+    strips: Tensor
+    places: Tensor
+
+
+class DropTokens(View):
+    """Shows a timm VisionTransformer the tokens that see a kept pixel."""
+
+    hide = "drop-tokens"
+
+    def __init__(self, network: nn.Module, image_size: ImageSize, name: str = "this model") -> None:
+        timm = import_timm()
+        embed: Any = getattr(network, "patch_embed", None)
+        if not isinstance(network, timm.models.vision_transformer.VisionTransformer):
+            raise CostcertError(
+                f"drop-tokens needs a ViT (timm's VisionTransformer); {name} is a {type(network).__name__}: "
+                "hide pixels as zero, or as crop for a convolutional model"
+            )
+        if type(embed) is not timm.layers.PatchEmbed:
+            raise CostcertError(
+                f"drop-tokens needs tokens that see their own piece of the picture alone; {name} makes them "
+                f"with a {type(embed).__name__}: hide pixels as zero"
+            )
+        self.image_size = image_size
+        self._patch: ImageSize = embed.patch_size
+        self._grid: ImageSize = embed.dynamic_feat_size(image_size)
+        self._places: dict[Region, Tensor] = {}
+
+    def places(self, region: Region) -> Tensor:
+        """[K], the tokens that see a kept pixel, row by row."""
+        if region not in self._places:
+            rows, columns = (
+                self._pieces(torch.from_numpy(segment.pixels(side)), axis).any(dim=-1)
+                for axis, (segment, side) in enumerate(zip(region, self.image_size, strict=True))
+            )
+            found = torch.outer(rows, columns).flatten().nonzero().flatten()
+            # Where tokens do not divide the side, timm leaves a border out. A mutant that keeps nothing
+            # else is shown one token, all of it hidden.
+            self._places[region] = found if len(found) else torch.zeros(1, dtype=torch.int64)
+        return self._places[region]
+
+    def _pieces(self, values: Tensor, axis: int) -> Tensor:
+        """The last dimension, a row or column of pixels, as [tokens, pixels of a token]."""
+        count, length = self._grid[axis], self._patch[axis]
+        fitting = functional.pad(values, (0, count * length - values.shape[-1]))
+        return fitting.reshape(*values.shape[:-1], count, length)
+
+    def group(self, region: Region) -> Hashable:
+        return len(self.places(region))
+
+    def area(self, region: Region) -> int:
+        return len(self.places(region)) * self._patch[0] * self._patch[1]
+
+    def show(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tokens:
+        device = pixels.device
+        places = torch.stack([self.places(region) for region in regions]).to(device)
+        by_columns = self._pieces(pixels, 1)
+        by_both = self._pieces(by_columns.movedim(2, -1), 0)
+        patches = by_both.permute(0, 4, 2, 1, 5, 3).flatten(1, 2)[images[:, None], places]
+
+        mutants = torch.arange(len(regions), device=device)[:, None]
+        down, across = places // self._grid[1], places % self._grid[1]
+        rows = self._pieces(kept([region.rows for region in regions], self.image_size[0], device), 0)
+        columns = self._pieces(kept([region.columns for region in regions], self.image_size[1], device), 1)
+        visible = rows[mutants, down][..., :, None] & columns[mutants, across][..., None, :]
+        shown = torch.where(visible[:, :, None], patches, 0)
+        return Tokens(shown.permute(0, 2, 3, 1, 4).flatten(3), places)
+
+    def answer(self, network: nn.Module, shown: Tokens) -> Tensor:
+        """What `VisionTransformer.forward` does, from the embedding on, with the tokens that are there."""
+        vit: Any = network
+        strips, places = shown
+        embedded = vit.patch_embed.norm(vit.patch_embed.proj(strips).flatten(2).transpose(1, 2))
+        # Positions are added, so embeddings of zero leave the positions, after class and register tokens.
+        grid = self._grid if vit.dynamic_img_size else (self._grid[0] * self._grid[1],)
+        table = vit._pos_embed(embedded.new_zeros(1, *grid, embedded.shape[-1]))[0]
+        prefix, positions = table[: vit.num_prefix_tokens], table[vit.num_prefix_tokens :]
+        tokens = torch.cat([prefix.expand(len(places), -1, -1), embedded + positions[places]], dim=1)
+        tokens = vit.norm_pre(vit.patch_drop(tokens))
+        if vit.grad_checkpointing and vit.training:
+            tokens = import_timm().models.checkpoint_seq(vit.blocks, tokens)
+        else:
+            tokens = vit.blocks(tokens)
+        logits: Tensor = vit.forward_head(vit.norm(tokens))
+        return logits

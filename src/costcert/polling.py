@@ -1,0 +1,194 @@
+"""One question to one model about one data set: how does every mutant of every image vote?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice, zip_longest
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.compiled import cores
+from costcert.datasets.base import Dataset, ImageError
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation
+from costcert.models.classifier import Ballots, Classifier, Pixels, Soft, ballots_of
+from costcert.probe import probe
+from costcert.votes import Votes
+
+# Mutants a model is asked for at once: enough to fill its batches, few enough for their logits.
+_MUTANTS_AT_ONCE = 1 << 12
+_LOGITS_AT_ONCE = 1 << 24
+# Images and regions of a probe.
+_PROBED = (8, 16)
+_LIBRARIES = ("costcert", "numpy", "pillow", "torch", "torchvision", "timm", "onnxruntime")
+
+
+class Poll:
+    """Asks a model about the mutants of images, some at a time.
+
+    Args:
+        soft: also make soft ballots, this way.
+        skip_corrupt: go on after an image that cannot be read.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        dataset: Dataset,
+        ablation: Ablation,
+        *,
+        soft: Soft | None = None,
+        skip_corrupt: bool = False,
+    ) -> None:
+        _check_classes(model, dataset)
+        self.model, self.dataset, self.soft, self.skip_corrupt = model, dataset, soft, skip_corrupt
+        self.ablation = ablation
+        self.regions = ablation.regions(model.image_size)
+        self.mutants_at_once = max(1, min(_MUTANTS_AT_ONCE, _LOGITS_AT_ONCE // model.num_classes))
+
+    def about(self) -> dict[str, Any]:
+        """How these votes are made, for the manifest."""
+        return {
+            "model": dict(self.model.about()),
+            "data": self.dataset.about(),
+            "soft": None if self.soft is None else asdict(self.soft),
+            "versions": {name: found for name in _LIBRARIES if (found := _version(name))},
+        }
+
+    def shards(
+        self, wanted: Sequence[range], about: Mapping[str, Any], tell: Callable[[int], None]
+    ) -> Iterator[Votes]:
+        """Votes of each of these ranges of images, in order."""
+        step = max(1, self.mutants_at_once // len(self.regions))
+        parts = [[images[at : at + step] for at in range(0, len(images), step)] for images in wanted]
+        batches = self._read_ahead([part for each in parts for part in each])
+        done = 0
+        for images, expected in zip(wanted, parts, strict=True):
+            ballots = self._blank(images)
+            unread = np.ones(len(images), dtype=np.bool_)
+            for part, pixels in islice(batches, len(expected)):
+                rows = [at for at, read in enumerate(pixels, part.start - images.start) if read is not None]
+                if rows:
+                    self._ask(np.stack([read for read in pixels if read is not None]), ballots, rows)
+                    unread[rows] = False
+                done += len(part)
+                tell(done)
+            yield self._votes(images, ballots, unread, about)
+
+    def blank(self, images: range, about: Mapping[str, Any]) -> Votes:
+        """Votes of no mutant, for what they say of themselves."""
+        return self._votes(images, self._blank(images), np.zeros(len(images), dtype=np.bool_), about)
+
+    def probe(self) -> dict[str, Any]:
+        """Measured on a few images and regions from all over."""
+        count, width = _PROBED
+        images = np.unique(np.linspace(0, len(self.dataset) - 1, count).astype(int)).tolist()
+        regions = np.unique(np.linspace(0, len(self.regions) - 1, width).astype(int)).tolist()
+        pixels = [read for image in images if (read := self._read(image)) is not None]
+        if not pixels:
+            raise CostcertError("none of the images for the probe can be read")
+        found = probe(self.model, np.stack(pixels), [self.regions[at] for at in regions], soft=self.soft)
+        return asdict(found)
+
+    def _blank(self, images: range) -> Ballots:
+        """Ballots of images that nobody has read: each for a wrong label, and no units."""
+        shape, classes = (len(images), len(self.regions)), self.model.num_classes
+        wrong = (self.dataset.labels[images.start : images.stop, None] + 1) % classes
+        labels = np.ascontiguousarray(np.broadcast_to(wrong, shape)).astype(np.int32)
+        ballots = Ballots(labels, np.zeros(shape, dtype=np.float32))
+        if self.soft is None:
+            return ballots
+        best = min(self.soft.best, classes)
+        units = np.zeros((*shape, best), dtype=np.int32)
+        return ballots._replace(soft_labels=np.zeros_like(units), soft_units=units)
+
+    def _read_ahead(self, parts: Sequence[range]) -> Iterator[tuple[range, list[Pixels | None]]]:
+        """Pixels of one part after the other; while a model is busy with one the next is being read."""
+        with ThreadPoolExecutor(cores()) as readers:
+            ahead = [readers.submit(self._read, image) for image in parts[0]] if parts else []
+            for part, following in zip_longest(parts, parts[1:], fillvalue=range(0)):
+                now, ahead = ahead, [readers.submit(self._read, image) for image in following]
+                yield part, [reading.result() for reading in now]
+
+    def _read(self, image: int) -> Pixels | None:
+        try:
+            picture = self.dataset.image(image)
+        except ImageError as error:
+            if self.skip_corrupt:
+                return None
+            raise ImageError(
+                f"{error}: mend or remove it, or pass --skip-corrupt (skip_corrupt=True), which counts it "
+                "as wrong"
+            ) from error
+        pixels = self.model.prepare(picture)
+        expected = (*self.model.image_size, self.model.channels)
+        if pixels.shape != expected:
+            raise CostcertError(f"the model prepares pixels of shape {pixels.shape}, but takes {expected}")
+        return pixels
+
+    def _ask(self, pixels: Pixels, ballots: Ballots, rows: list[int]) -> None:
+        """Put what the mutants of these images say into those rows of the ballots."""
+        for start in range(0, len(self.regions), self.mutants_at_once):
+            regions = self.regions[start : start + self.mutants_at_once]
+            logits = self.model.logits(pixels, regions)
+            expected = (len(pixels), len(regions), self.model.num_classes)
+            if logits.shape != expected:
+                raise CostcertError(f"the model gives logits of shape {logits.shape}, expected {expected}")
+            columns: Any = zip(ballots, ballots_of(logits, self.soft), strict=True)
+            for mine, theirs in columns:
+                if mine is not None:
+                    mine[rows, start : start + len(regions)] = theirs
+
+    def _votes(
+        self, images: range, ballots: Ballots, unread: npt.NDArray[np.bool_], about: Mapping[str, Any]
+    ) -> Votes:
+        how: dict[str, Any] = {
+            "num_classes": self.model.num_classes,
+            "ablation": self.ablation,
+            "image_size": self.model.image_size,
+            "image_ids": self.dataset.ids[images.start : images.stop],
+            "class_names": self.dataset.class_names or self.model.class_names,
+            "margins": ballots.margins,
+            "about": about,
+        }
+        if unread.any():
+            how["unread"] = unread
+        truth = self.dataset.labels[images.start : images.stop]
+        if self.soft is None or ballots.soft_labels is None or ballots.soft_units is None:
+            return Votes(ballots.labels, truth, **how)
+        return Votes.soft(
+            ballots.soft_labels,
+            ballots.soft_units,
+            truth,
+            ballots=ballots.labels,
+            cap=self.soft.cap,
+            **how,
+        )
+
+
+def _check_classes(model: Classifier, dataset: Dataset) -> None:
+    """A label must mean the same to both."""
+    names, known = dataset.class_names, model.class_names
+    if dataset.num_classes > model.num_classes or (names and len(names) != model.num_classes):
+        raise CostcertError(
+            f"{dataset.name} has {dataset.num_classes} classes, but the model tells {model.num_classes} "
+            "apart: use a model that was trained on these classes"
+        )
+    if names and known and names != known:
+        at = next(at for at, (mine, theirs) in enumerate(zip(names, known, strict=True)) if mine != theirs)
+        raise CostcertError(
+            f"class {at} is {names[at]!r} in {dataset.name}, but {known[at]!r} to the model: "
+            "name the classes alike, in the same order"
+        )
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,121 @@
+"""How far a model's logits move when nothing but the way of computing them changes.
+
+Sums of floating-point numbers depend on their order, and the order on batch size, thread count and device. A
+mutant whose two best logits are close may therefore vote differently tomorrow. If no logit moves by more
+than δ, the best and the second can approach each other by 2δ: a margin above ε = 2δ decides the label
+whatever happens. δ is the largest movement seen here, on some mutants and on this device; it is measured, not
+proved. The same for soft ballots in units: τ is twice the largest change of any label's units.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Region
+from costcert.models.classifier import Classifier, Logits, Pixels, Soft, ballots_of
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured; goes into the manifest of votes.
+
+    Args:
+        epsilon: mutants with at most this margin may vote differently.
+        tau: units by which a soft ballot may be off, per label.
+        mutants: how many were tried.
+        flips: how many of them changed their label.
+        shifts: the largest movement of any logit, by what was changed.
+    """
+
+    epsilon: float
+    tau: int
+    mutants: int
+    flips: int
+    shifts: dict[str, float]
+
+
+def probe(model: Classifier, images: Pixels, regions: Sequence[Region], *, soft: Soft | None = None) -> Probe:
+    """Ask the same mutants in several ways and compare.
+
+    Args:
+        images: [N, H, W, C], as `model.prepare` gives them; a few are enough.
+        soft: how soft ballots are made, for tau.
+    """
+    if len(images) == 0 or not regions:
+        raise CostcertError("a probe needs at least one image and one region")
+    usual = model.logits(images, regions)
+    labels, units = usual.argmax(axis=-1), _units(usual, soft)
+    flipped = np.zeros(labels.shape, dtype=np.bool_)
+    shifts: dict[str, float] = {}
+    moved = 0
+    for name, ask in _ways(model, images, regions):
+        other = ask()
+        shifts[name] = float(np.abs(other.astype(np.float64) - usual).max())
+        flipped |= other.argmax(axis=-1) != labels
+        if soft is not None:
+            moved = max(moved, int(np.abs(_units(other, soft) - units).max()))
+    return Probe(
+        epsilon=2 * max(shifts.values()),
+        tau=0 if soft is None else min(2 * moved, soft.cap),
+        mutants=labels.size,
+        flips=int(flipped.sum()),
+        shifts=shifts,
+    )
+
+
+def _ways(
+    model: Classifier, images: Pixels, regions: Sequence[Region]
+) -> Iterator[tuple[str, Callable[[], Logits]]]:
+    everything = partial(model.logits, images, regions)
+    yield "once more", everything
+    yield "in reverse order", lambda: _reversed(model.logits(_reversed(images), regions[::-1]), axes=2)
+    yield "one image at a time", partial(_in_parts, model, images, regions, len(regions))
+    yield "three mutants at a time", partial(_in_parts, model, images, regions, 3)
+    yield "one mutant at a time", partial(_in_parts, model, images, regions, 1)
+    # Only torch can change its threads while a model is in use.
+    if "torch" in sys.modules:
+        for count in (1, 2, 4):
+            yield f"threads: {count}", partial(_with_threads, count, everything)
+
+
+def _reversed(values: npt.NDArray[Any], axes: int = 1) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(np.flip(values, axis=tuple(range(axes))))
+
+
+def _in_parts(model: Classifier, images: Pixels, regions: Sequence[Region], width: int) -> Logits:
+    """One image and `width` of its mutants at a time."""
+    rows = [
+        [
+            model.logits(images[n : n + 1], regions[start : start + width])[0]
+            for start in range(0, len(regions), width)
+        ]
+        for n in range(len(images))
+    ]
+    return np.stack([np.concatenate(row) for row in rows])
+
+
+def _units(logits: Logits, soft: Soft | None) -> npt.NDArray[np.int64]:
+    """[..., L], what each label gets of the soft ballots."""
+    units = np.zeros(logits.shape, dtype=np.int64)
+    _, _, labels, given = ballots_of(logits, soft)
+    if labels is not None and given is not None:
+        np.put_along_axis(units, labels, given, axis=-1)
+    return units
+
+
+def _with_threads(count: int, ask: Callable[[], Logits]) -> Logits:
+    torch = sys.modules["torch"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        return ask()
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,90 @@
+"""How to train on mutants: the paper's recipes, and a modern default."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from costcert.errors import CostcertError, SpellingError, nearest
+from costcert.geometry.sizes import whole
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what training does, beside the data, the network and the ablation.
+
+    Args:
+        mutants: regions drawn anew for every image of a batch.
+        shared: whether all images of a batch get the same regions (the paper's way) or each its own.
+        schedule: the learning rate after warm-up: `constant`, `steps` (a tenth every third of the epochs)
+            or `cosine` (down to nothing).
+        shift: images are moved by up to so many pixels, borders repeated.
+        light: brightness and contrast vary by up to this share.
+        flip: mirror images left to right. Only where no two classes are mirror images: a left turn is no
+            right turn.
+        average: keep a moving average of the weights and save that; 0 for none.
+    """
+
+    epochs: int = 10
+    batch_size: int = 128
+    mutants: int = 2
+    shared: bool = False
+    optimizer: str = "adamw"
+    rate: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.05
+    warmup: float = 0.5
+    schedule: str = "cosine"
+    smoothing: float = 0.1
+    shift: int = 2
+    light: float = 0.2
+    flip: bool = False
+    clip: float = 1.0
+    average: float = 0.999
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "mutants"):
+            whole(getattr(self, name), name)
+        for name in ("shift", "seed"):
+            whole(getattr(self, name), name, at_least=0)
+        for name, known in (("optimizer", ("adamw", "sgd")), ("schedule", ("constant", "steps", "cosine"))):
+            value = getattr(self, name)
+            if value not in known:
+                raise SpellingError(
+                    f"unknown {name} {value!r}{nearest(value, known)}: one of {', '.join(known)}"
+                )
+        for name in ("rate", "momentum", "weight_decay", "warmup", "smoothing", "light", "clip", "average"):
+            value = getattr(self, name)
+            least_excluded = name == "rate"
+            most = 1.0 if name in ("momentum", "smoothing", "light", "average") else 1e9
+            if not 0 <= value < most or (least_excluded and value == 0):
+                raise CostcertError(
+                    f"{name} must be {'above' if least_excluded else 'at least'} 0, got {value}"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+PRESETS = {
+    "default": Recipe(),
+    # One random ablation per batch, no augmentation but the mirror image (peers' pipeline).
+    "paper-imagenet": Recipe(
+        epochs=30, batch_size=256, mutants=1, shared=True, optimizer="sgd", rate=1e-3, weight_decay=1e-4,
+        warmup=0, schedule="constant", smoothing=0, shift=0, light=0, flip=True, clip=0, average=0,
+    ),
+    "paper-small": Recipe(
+        epochs=30, batch_size=128, mutants=1, shared=True, optimizer="sgd", rate=1e-2, weight_decay=5e-4,
+        warmup=0, schedule="steps", smoothing=0, shift=0, light=0, flip=True, clip=0, average=0,
+    ),
+}  # fmt: skip
+
+
+def find_recipe(preset: str, **changes: Any) -> Recipe:
+    """A preset, with the given settings in place of its own."""
+    if preset not in PRESETS:
+        raise SpellingError(
+            f"unknown preset {preset!r}{nearest(preset, PRESETS)}: use one of {', '.join(PRESETS)}"
+        )
+    return replace(PRESETS[preset], **{name: value for name, value in changes.items() if value is not None})

@@ -1,0 +1,603 @@
+"""Models from every source: loaded as they were saved, and refused in one sentence where they do not fit."""
+
+import json
+import os
+import pickle
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+import costcert as cc
+from costcert.errors import CostcertError, SpellingError, StoreError
+from costcert.models.architectures import build
+from costcert.models.checkpoints import digest, read_weights, start_from
+from costcert.models.hiding import Painted
+from costcert.models.loading import load_model
+from costcert.models.mutants import Mutants
+from costcert.models.preprocessing import Preprocessing
+from costcert.models.saved import ModelCard, load_saved, read_card, save_model
+from costcert.models.torch_classifier import TorchClassifier, found_device
+from costcert.models.torchvision_repair import import_timm
+
+timm = import_timm()
+torch.set_num_threads(1)
+
+RNG = np.random.default_rng(3)
+VIT = "timm:vit_tiny_patch16_224"
+SMALL = {"num_classes": 6, "image_size": 32}
+IMAGES = RNG.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+COLUMNS = cc.Columns(6, stride=5)
+REGIONS = COLUMNS.regions((32, 32))
+
+
+def picture(width, height, mode="RGB"):
+    """Smooth, as photographs are, so that resizing has something to keep."""
+    noise = Image.fromarray(RNG.integers(0, 256, (7, 9, 3), dtype=np.uint8))
+    return noise.resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    torch.manual_seed(0)
+    network = build(VIT, **SMALL).mutants.network
+    nn.init.normal_(network.head.weight)
+    return network.eval()
+
+
+@pytest.fixture
+def checkpoint(trained, tmp_path):
+    save_file(trained.state_dict(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
+
+
+class TestPreprocessing:
+    @pytest.mark.parametrize("size", [(300, 200), (200, 301), (224, 224), (97, 64), (40, 400)])
+    @pytest.mark.parametrize(
+        ("crop_pct", "mode"),
+        [(0.9, "center"), (1.0, "center"), (1.0, "squash"), (0.875, "squash"), (1.0, "border")],
+    )
+    def test_is_that_of_timm(self, size, crop_pct, mode):
+        settings = Preprocessing(
+            (96, 96), (0.5, 0.4, 0.3), (0.2, 0.3, 0.1), crop_pct=crop_pct, crop_mode=mode
+        )
+        image = picture(*size)
+        theirs = timm.data.create_transform(
+            (3, 96, 96), mean=settings.mean, std=settings.std, crop_pct=crop_pct, crop_mode=mode,
+            interpolation="bicubic",
+        )(image)  # fmt: skip
+        pixels = settings.prepare(image)
+        assert (pixels.dtype, pixels.shape) == (np.uint8, (96, 96, 3))
+        torch.testing.assert_close(settings.normalise(torch.tensor(pixels[None]))[0], theirs)
+
+    def test_of_a_timm_model_is_resolved_from_it(self):
+        settings = build("timm:resnet18", num_classes=3).preprocessing
+        assert settings == Preprocessing(
+            (224, 224),
+            mean=(0.485, 0.456, 0.406),
+            std=(0.229, 0.224, 0.225),
+            crop_pct=0.95,
+            crop_mode="center",
+            interpolation="bicubic",
+        )
+
+    def test_leaves_a_picture_of_the_right_size_alone(self):
+        pixels = RNG.integers(0, 256, (28, 30, 1), dtype=np.uint8)
+        settings = Preprocessing((28, 30), (0.5,), (0.5,), channels=1)
+        assert np.array_equal(settings.prepare(Image.fromarray(pixels[..., 0])), pixels)
+
+    @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
+    def test_takes_pictures_of_every_kind(self, mode):
+        assert Preprocessing((8, 8)).prepare(picture(20, 10, mode)).shape == (8, 8, 3)
+
+    def test_goes_through_json(self):
+        for settings in (Preprocessing((3, 4), crop_pct=0.9), Preprocessing((3, 4), None, None, 1)):
+            assert Preprocessing.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"channels": 4}, "1 channel .* or 3"),
+            ({"mean": None}, "go together"),
+            ({"std": (0.5, 0.0, 0.5)}, "above 0"),
+            ({"mean": (0.5, 0.5)}, "2 values of mean for 3 channels"),
+            ({"crop_pct": 1.5}, "at most 1"),
+            ({"crop_mode": "centre"}, "did you mean 'center'"),
+            ({"interpolation": "bicubi"}, "did you mean 'bicubic'"),
+        ],
+    )
+    def test_refuses_nonsense(self, options, words):
+        with pytest.raises(CostcertError, match=words):
+            Preprocessing((8, 8), **options)
+
+
+class TestCheckpoints:
+    @pytest.mark.parametrize("wrap", ["plain", "state_dict", "model", "module.", "module.model."])
+    @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+    def test_are_read_however_they_were_wrapped(self, trained, tmp_path, wrap, suffix):
+        weights = trained.state_dict()
+        path = tmp_path / f"w.{suffix}"
+        if wrap.endswith("."):
+            weights = {wrap + name: value for name, value in weights.items()}
+        if suffix == "safetensors":
+            save_file(weights, path)
+        else:
+            torch.save({wrap: weights, "epoch": 3} if wrap in ("state_dict", "model") else weights, path)
+        model = load_model(VIT, checkpoint=path, **SMALL)
+        assert digest(model.mutants.network) == digest(trained)
+
+    def test_without_a_last_layer_are_refused(self, tmp_path):
+        name = "vit_tiny_patch16_224"
+        save_file(
+            timm.create_model(name, num_classes=0, img_size=32).state_dict(), tmp_path / "w.safetensors"
+        )
+        with pytest.raises(CostcertError, match="has no last layer"):
+            load_model(f"timm:{name}", checkpoint=tmp_path / "w.safetensors", image_size=32, num_classes=0)
+
+    def test_say_how_many_classes_there_are(self, checkpoint):
+        assert load_model(VIT, checkpoint=checkpoint, image_size=32).num_classes == 6
+
+    def test_of_other_classes_are_refused(self, checkpoint):
+        with pytest.raises(CostcertError, match="trained for 6 classes, but 7 are asked for"):
+            load_model(VIT, checkpoint=checkpoint, num_classes=7, image_size=32)
+
+    def test_of_another_architecture_are_refused(self, checkpoint):
+        with pytest.raises(CostcertError, match=r"does not fit the model: it lacks 'conv1\.weight' and"):
+            load_model("timm:resnet18", checkpoint=checkpoint)
+
+    def test_that_timm_cannot_convert_are_refused(self, tmp_path):
+        save_file(timm.create_model("resnet18").state_dict(), tmp_path / "w.safetensors")
+        with pytest.raises(CostcertError, match="does not fit the model: it lacks 'cls_token'"):
+            load_model(VIT, checkpoint=tmp_path / "w.safetensors", **SMALL)
+
+    def test_with_weights_too_many_are_refused(self, trained, tmp_path):
+        save_file(trained.state_dict() | {"more": torch.zeros(1)}, tmp_path / "w.safetensors")
+        with pytest.raises(CostcertError, match="unknown to the model, 'more'"):
+            load_model(VIT, checkpoint=tmp_path / "w.safetensors", **SMALL)
+
+    def test_of_another_width_are_refused(self, trained, tmp_path):
+        other = build("timm:vit_small_patch16_224", **SMALL).mutants.network
+        save_file(other.state_dict(), tmp_path / "w.safetensors")
+        with pytest.raises(CostcertError, match=r"has the shape \[.*\], the model needs"):
+            load_model(VIT, checkpoint=tmp_path / "w.safetensors", **SMALL)
+
+    def test_of_another_image_size_have_their_positions_resampled_as_timm_does(self, checkpoint):
+        assert load_model(VIT, checkpoint=checkpoint, image_size=64).image_size == (64, 64)
+
+    def test_a_pickle_is_not_run(self, tmp_path):
+        class Harm:
+            def __reduce__(self):
+                return (os.mkdir, (str(tmp_path / "harm"),))
+
+        (tmp_path / "w.pt").write_bytes(pickle.dumps({"state_dict": Harm()}))
+        torch.save({"state_dict": Harm()}, tmp_path / "v.pt")
+        for name in ("w.pt", "v.pt"):
+            with pytest.raises(CostcertError, match="could run any program"):
+                read_weights(tmp_path / name)
+        assert not (tmp_path / "harm").exists()
+
+    @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+    @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x02garbage", b"PK\x03\x04"])
+    def test_damaged_files_are_refused(self, tmp_path, name, content):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(CostcertError, match=name):
+            read_weights(tmp_path / name)
+
+    def test_without_weights_are_refused(self, tmp_path):
+        torch.save({"epoch": 1}, tmp_path / "w.pt")
+        with pytest.raises(CostcertError, match="holds no weights"):
+            read_weights(tmp_path / "w.pt")
+        torch.save([1, 2], tmp_path / "w.pt")
+        with pytest.raises(CostcertError, match="holds a list, not weights by name"):
+            read_weights(tmp_path / "w.pt")
+        with pytest.raises(CostcertError, match="is not there"):
+            read_weights(tmp_path / "nowhere.pt")
+
+    @pytest.mark.parametrize("classes", [6, 9])
+    def test_begin_a_training_with_another_last_layer_for_other_classes(self, trained, checkpoint, classes):
+        fresh = build(VIT, num_classes=classes, image_size=32).mutants.network
+        head = fresh.head.weight.clone()
+        start_from(fresh, checkpoint)
+        assert torch.equal(fresh.head.weight, trained.head.weight if classes == 6 else head)
+        assert torch.equal(fresh.blocks[0].mlp.fc1.weight, trained.blocks[0].mlp.fc1.weight)
+
+
+class TestSpelling:
+    @pytest.mark.parametrize(
+        ("spelling", "words"),
+        [
+            ("timm:vit_bse_patch16_224", r"did you mean 'vit_base_patch16_\w+'"),
+            ("vit_base_patch16_224", "unknown model .* write timm:NAME"),
+            ("timm:", "unknown model"),
+            ("strip:smal", "did you mean 'small'"),
+            ("onnx:nowhere.onnx", "is not there"),
+        ],
+    )
+    def test_unknown_models_are_named(self, spelling, words):
+        with pytest.raises(CostcertError, match=words):
+            load_model(spelling, ablation=COLUMNS, **SMALL)
+
+    def test_a_file_is_told_where_it_belongs(self, checkpoint):
+        with pytest.raises(CostcertError, match=r"is a file: write onnx:.* or timm:NAME"):
+            load_model(checkpoint)
+
+    def test_no_weights_is_a_sentence(self):
+        with pytest.raises(CostcertError, match="has no weights: pass a checkpoint"):
+            load_model(VIT, **SMALL)
+
+    def test_weights_that_cannot_be_fetched_are_a_sentence(self):
+        with pytest.raises(CostcertError, match="its weights cannot be had"):
+            load_model("timm:vit_tiny_patch16_224", pretrained=True)
+
+    def test_a_strip_network_says_what_it_needs(self):
+        with pytest.raises(CostcertError, match="needs an image size"):
+            build("strip:small", num_classes=3, ablation="columns:4")
+        with pytest.raises(CostcertError, match="needs the number of classes"):
+            build("strip:small", image_size=32, ablation="columns:4")
+        with pytest.raises(CostcertError, match="needs the ablation beforehand"):
+            build("strip:small", image_size=32, num_classes=3)
+        with pytest.raises(CostcertError, match="hide is crop, got 'zero'"):
+            build("strip:small", image_size=32, num_classes=3, ablation="columns:4", hide="zero")
+
+    def test_hiding_that_does_not_fit_the_network_is_refused(self):
+        with pytest.raises(CostcertError, match="did you mean 'zero'"):
+            build(VIT, hide="zeros", **SMALL)
+        with pytest.raises(CostcertError, match="takes pictures of one size only"):
+            build(VIT, hide="crop", ablation="columns:4", **SMALL)
+        with pytest.raises(CostcertError, match="timm:resnet18 is a ResNet"):
+            build("timm:resnet18", hide="drop-tokens", **SMALL)
+
+    def test_a_network_that_shrinks_crops_to_nothing_is_refused(self):
+        with pytest.raises(CostcertError, match=r"cannot look at crops of 32x1: .* strip:small"):
+            build("timm:inception_v3", hide="crop", ablation="columns:1", **SMALL)
+
+    @pytest.mark.parametrize("spelling", ["timm:resnet10t", "strip:small", "strip:base"])
+    @pytest.mark.parametrize("ablation", ["columns:4", "rows:3", "blocks:9/stride=4", "columns:4+rows:4"])
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_crops_of_every_shape_are_classified(self, spelling, ablation, channels):
+        torch.manual_seed(0)
+        mutants, settings = build(
+            spelling, num_classes=4, image_size=(28, 30), channels=channels, ablation=ablation, hide="crop"
+        )
+        model = TorchClassifier(mutants, settings, name=spelling)
+        regions = cc.parse_ablation(ablation).regions((28, 30))[:40:9]
+        images = RNG.integers(0, 256, (1, 28, 30, channels), dtype=np.uint8)
+        assert model.logits(images, regions).shape == (1, len(regions), 4)
+
+    def test_strip_networks_are_as_small_as_they_say(self):
+        sizes = [
+            sum(
+                weight.numel()
+                for weight in build(
+                    spelling, num_classes=43, image_size=32, ablation="columns:4"
+                ).mutants.parameters()
+            )
+            for spelling in ("strip:small", "strip:base")
+        ]
+        assert 0.3e6 < sizes[0] < 1e6 < sizes[1] < 2.5e6
+
+
+class TestTrainedFolder:
+    def card(self, **more):
+        settings = Preprocessing((32, 32), (0.5,) * 3, (0.5,) * 3)
+        standard = {
+            "architecture": "strip:small",
+            "num_classes": 3,
+            "preprocessing": settings,
+            "ablation": "columns:6/stride=5",
+            "hide": "crop",
+            "class_names": ("a", "b", "ü"),
+            "training": {"epochs": 2},
+        }
+        return ModelCard(**standard | more)
+
+    def saved(self, folder, **more):
+        torch.manual_seed(8)
+        card = self.card(**more)
+        network = build(
+            card.architecture,
+            num_classes=card.num_classes,
+            hide=card.hide,
+            ablation=card.ablation,
+            preprocessing=card.preprocessing,
+        ).mutants.network
+        save_model(folder, network, card)
+        return card, network
+
+    @pytest.mark.parametrize("more", [{}, {"architecture": VIT, "hide": "drop-tokens"}], ids=["strip", "vit"])
+    def test_comes_back_as_it_went(self, tmp_path, more):
+        card, network = self.saved(tmp_path / "m", **more)
+        mutants, read, checksum = load_saved(tmp_path / "m")
+        assert (read, checksum) == (card, digest(network))
+        expected = TorchClassifier(mutants, card.preprocessing, name="x").logits(IMAGES, REGIONS)
+        for path in (tmp_path / "m", str(tmp_path / "m"), tmp_path / "m" / "model.json"):
+            model = load_model(path)
+            assert (model.num_classes, model.class_names) == (3, ("a", "b", "ü"))
+            assert model.ablation == COLUMNS
+            assert model.about() == {
+                "name": card.architecture,
+                "digest": checksum,
+                "preprocessing": card.preprocessing.to_json(),
+                "hide": card.hide,
+                "precision": "float32",
+            }
+            assert np.array_equal(model.logits(IMAGES, REGIONS), expected)
+
+    def test_says_all_that_voting_needs(self, tmp_path):
+        self.saved(tmp_path)
+        content = json.loads((tmp_path / "model.json").read_text())
+        assert {
+            "format": "costcert model",
+            "version": 1,
+            "image_size": [32, 32],
+            "channels": 3,
+        }.items() <= content.items()
+        assert read_card(tmp_path).training == {"epochs": 2}
+
+    def test_may_be_shown_hidden_pixels_otherwise_where_that_can_be(self, tmp_path):
+        self.saved(tmp_path / "vit", architecture=VIT, hide="drop-tokens")
+        assert load_model(tmp_path / "vit", hide="black").about()["hide"] == "black"
+        self.saved(tmp_path / "strip")
+        with pytest.raises(StoreError, match="'crop', which cannot become 'zero'"):
+            load_model(tmp_path / "strip", hide="zero")
+
+    def test_of_other_classes_is_refused(self, tmp_path):
+        self.saved(tmp_path)
+        with pytest.raises(CostcertError, match="knows 3 classes, but 43 are asked for"):
+            load_model(tmp_path, num_classes=43)
+
+    def test_takes_nothing_that_its_card_says(self, tmp_path):
+        self.saved(tmp_path)
+        with pytest.raises(CostcertError, match="takes no checkpoint"):
+            load_model(tmp_path, checkpoint="w.pt")
+
+    def test_mixed_from_two_models_is_noticed(self, tmp_path):
+        self.saved(tmp_path / "one")
+        _, network = self.saved(tmp_path / "two")
+        nn.init.normal_(network.head.weight)
+        save_model(tmp_path / "two", network, self.card())
+        (tmp_path / "two" / "model.safetensors").replace(tmp_path / "one" / "model.safetensors")
+        with pytest.raises(StoreError, match="mixes two models"):
+            load_model(tmp_path / "one")
+
+    @pytest.mark.parametrize(
+        ("content", "words"),
+        [
+            ("{", "cannot be read as JSON"),
+            ("[]", "does not describe"),
+            ('{"format": "costcert votes"}', "does not describe"),
+            ('{"format": "costcert model", "version": 2}', "version 2, this costcert reads 1"),
+            ('{"format": "costcert model", "version": 1}', "lacks or garbles 'class_names'"),
+        ],
+    )
+    def test_with_a_damaged_card_is_refused(self, tmp_path, content, words):
+        (tmp_path / "model.json").write_text(content)
+        with pytest.raises(StoreError, match=words):
+            load_model(tmp_path)
+
+    def test_an_empty_folder_is_refused(self, tmp_path):
+        with pytest.raises(StoreError, match=r"holds no model\.json"):
+            load_model(tmp_path)
+
+    def test_a_full_disk_leaves_the_old_model(self, tmp_path, monkeypatch):
+        _, network = self.saved(tmp_path)
+        before = digest(load_saved(tmp_path).mutants.network)
+
+        def full(*_, **__):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("costcert.models.saved.save_file", full)
+        with pytest.raises(StoreError, match="the disk is full"):
+            save_model(tmp_path, network, self.card())
+        assert digest(load_saved(tmp_path).mutants.network) == before
+
+
+def brightness(pictures):
+    """Logits of three classes: how red, green and blue a picture is."""
+    return pictures.reshape(len(pictures), -1, 3).mean(axis=1, dtype=np.float64) / 255
+
+
+class TestPython:
+    def test_a_function_sees_whole_pixels_black_where_hidden(self):
+        seen = []
+        model = load_model(lambda x: [seen.append(x), brightness(x)][1], image_size=32, class_names="rgb")
+        seen.clear()
+        logits = model.logits(IMAGES, REGIONS)
+        mutants = np.concatenate(seen).reshape(len(IMAGES), len(REGIONS), 32, 32, 3)
+        assert mutants.dtype == np.uint8
+        for place, region in enumerate(REGIONS):
+            mask = region.columns.pixels(32)[None, None, :, None]
+            assert np.array_equal(mutants[:, place], IMAGES * mask)
+            assert np.array_equal(logits[:, place], brightness(IMAGES * mask).astype(np.float32))
+        assert (model.num_classes, model.class_names) == (3, ("r", "g", "b"))
+        assert model.about()["hide"] == "black"
+
+    def test_a_function_may_ask_for_normalised_pixels(self):
+        kinds = []
+        model = load_model(
+            lambda x: [kinds.append((x.dtype, x.shape[1:])), brightness(x)][1],
+            image_size=32,
+            mean=0.5,
+            std=0.25,
+        )
+        model.logits(IMAGES, REGIONS)
+        assert set(kinds) == {(np.dtype(np.float32), (32, 32, 3))}
+        assert model.about()["hide"] == "zero"
+
+    def test_the_name_of_a_function_is_recorded(self):
+        about = load_model(brightness, image_size=32).about()
+        assert (about["name"], about["digest"]) == (
+            f"python:{__name__}.brightness",
+            "unknown: a Python function",
+        )
+
+    def test_a_module_is_told_how_to_normalise(self, trained):
+        plain = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4))
+        with pytest.raises(CostcertError, match="torch:Sequential does not say the size of its input"):
+            load_model(plain)
+        with pytest.raises(CostcertError, match="how it normalises pixels: pass mean and std"):
+            load_model(plain, image_size=32)
+        assert load_model(plain, image_size=32, mean=0, std=1).num_classes == 4
+        model = load_model(trained, image_size=32, hide="drop-tokens")
+        assert (model.preprocessing.mean, model.about()["digest"]) == ((0.5, 0.5, 0.5), digest(trained))
+
+    @pytest.mark.parametrize(
+        ("function", "words"),
+        [
+            (lambda _: "no", "is no array of logits"),
+            (lambda x: np.zeros(len(x)), r"gives shape \[1\] for one picture"),
+            (
+                lambda x: np.zeros((1, 4)) if len(x) < 3 else np.zeros((2, 4)),
+                r"shape \[2, 4\] for 14 mutants",
+            ),
+        ],
+    )
+    def test_answers_that_are_no_logits_are_refused(self, function, words):
+        with pytest.raises(CostcertError, match=words):
+            load_model(function, image_size=32).logits(IMAGES, REGIONS)
+
+    def test_what_is_said_of_one_picture_must_not_depend_on_another(self):
+        def relative(pictures):
+            return brightness(pictures) - brightness(pictures).mean(axis=0)
+
+        with pytest.raises(CostcertError, match="must not use statistics of the batch"):
+            load_model(relative, image_size=32)
+
+    def test_pictures_of_another_shape_are_refused(self):
+        model = load_model(brightness, image_size=32)
+        for wrong in (IMAGES[:, :31], IMAGES[..., :1], IMAGES.astype(np.float32), IMAGES[0]):
+            with pytest.raises(CostcertError, match=r"uint8\) of shape \[images, 32, 32, 3\], got"):
+                model.logits(wrong, REGIONS)
+
+    def test_no_picture_gives_no_answer(self):
+        assert load_model(brightness, image_size=32).logits(IMAGES[:0], REGIONS).shape == (0, len(REGIONS), 3)
+
+
+def onnx_file(path, shape, kind=TensorProto.FLOAT, classes=3):
+    """Means over the picture times a matrix."""
+    last = shape[-1] == 3
+    weights = RNG.normal(size=(3, classes)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["pictures"], ["x"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[1, 2] if last else [2, 3], keepdims=0),
+        helper.make_node("MatMul", ["m", "w"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("pictures", kind, shape)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [shape[0], classes])],
+        [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.ravel())],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, path)
+    return weights
+
+
+class TestOnnx:
+    @pytest.mark.parametrize(
+        "shape", [["n", 3, 32, 32], [1, 3, 32, 32], [5, 3, 32, 32], ["n", 32, 32, 3]], ids=str
+    )
+    def test_gives_what_the_file_says(self, tmp_path, shape):
+        weights = onnx_file(tmp_path / "m.onnx", shape)
+        model = load_model(f"onnx:{tmp_path / 'm.onnx'}", mean=0.5, std=0.5)
+        logits = model.logits(IMAGES, REGIONS)
+        for place, region in enumerate(REGIONS):
+            shown = np.where(region.columns.pixels(32)[None, None, :, None], IMAGES / 127.5 - 1, 0)
+            np.testing.assert_allclose(logits[:, place], shown.mean(axis=(1, 2)) @ weights, atol=1e-5)
+        assert model.about()["digest"].startswith("sha256:")
+
+    def test_of_raw_pixels_is_shown_them_black(self, tmp_path):
+        weights = onnx_file(tmp_path / "m.onnx", ["n", "h", "w", 3], TensorProto.UINT8)
+        model = load_model(f"onnx:{tmp_path / 'm.onnx'}", image_size=32)
+        shown = IMAGES * REGIONS[1].columns.pixels(32)[None, None, :, None]
+        np.testing.assert_allclose(
+            model.logits(IMAGES, REGIONS)[:, 1], shown.mean(axis=(1, 2)) @ weights, rtol=1e-4
+        )
+        assert model.about()["hide"] == "black"
+
+    def test_says_what_is_missing(self, tmp_path):
+        onnx_file(tmp_path / "m.onnx", ["n", 3, "h", "w"])
+        with pytest.raises(CostcertError, match="pass image_size"):
+            load_model(f"onnx:{tmp_path / 'm.onnx'}", mean=0, std=1)
+        with pytest.raises(CostcertError, match="pass mean and std"):
+            load_model(f"onnx:{tmp_path / 'm.onnx'}", image_size=32)
+        for hide in ("crop", "drop-tokens"):
+            with pytest.raises(CostcertError, match=hide):
+                load_model(f"onnx:{tmp_path / 'm.onnx'}", image_size=32, mean=0, std=1, hide=hide)
+
+    def test_damaged_files_are_refused(self, tmp_path):
+        (tmp_path / "m.onnx").write_bytes(b"nonsense")
+        with pytest.raises(CostcertError, match="cannot be read as ONNX"):
+            load_model(f"onnx:{tmp_path / 'm.onnx'}")
+
+    def test_a_size_that_the_file_cannot_take_is_refused(self, tmp_path):
+        onnx_file(tmp_path / "m.onnx", ["n", 3, 32, 32])
+        with pytest.raises(CostcertError, match=r"fails on \[1, 3, 16, 16\]"):
+            load_model(f"onnx:{tmp_path / 'm.onnx'}", image_size=16, mean=0, std=1)
+
+
+class Glutton(nn.Module):
+    """Runs out of memory on more than a few pictures."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+        self.sizes = []
+
+    def forward(self, pixels):
+        self.sizes.append(len(pixels))
+        if len(pixels) > self.most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        return pixels.mean(dim=(2, 3))
+
+
+class TestRunning:
+    def model(self, network, **more):
+        settings = Preprocessing((32, 32))
+        return TorchClassifier(
+            Mutants(network, Painted("zero", settings)), settings, name="m", num_classes=3, **more
+        )
+
+    def test_batches_shrink_until_they_fit(self):
+        calm, glutton = self.model(Glutton(999)), self.model(Glutton(3))
+        assert np.array_equal(glutton.logits(IMAGES, REGIONS), calm.logits(IMAGES, REGIONS))
+        assert glutton.mutants.network.sizes[:4] == [14, 7, 3, 3]
+        assert calm.mutants.network.sizes == [14]
+
+    def test_a_model_that_never_fits_is_a_sentence(self):
+        with pytest.raises(CostcertError, match="not even one mutant fits into the memory of cpu"):
+            self.model(Glutton(0)).logits(IMAGES, REGIONS)
+
+    def test_other_failures_are_not_taken_for_memory(self):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            self.model(nn.Linear(5, 3)).logits(IMAGES, REGIONS)
+
+    def test_a_device_that_is_not_there_is_a_sentence(self):
+        for device in ("cuda:77", "gpu", "meta-physics"):
+            with pytest.raises(CostcertError, match="is not there"):
+                found_device(device)
+        assert found_device("auto").type in ("cpu", "cuda", "mps")
+
+    def test_class_names_fit_the_classes(self):
+        with pytest.raises(CostcertError, match="2 class names for 3 classes"):
+            self.model(Glutton(9), class_names=["a", "b"])
+
+    def test_autocast_is_recorded(self):
+        assert self.model(Glutton(9), autocast=True).about()["precision"] == "bfloat16"
+
+    def test_repeated_runs_agree_bit_for_bit(self, trained):
+        model = load_model(trained, image_size=32, hide="drop-tokens")
+        assert np.array_equal(model.logits(IMAGES, REGIONS), model.logits(IMAGES, REGIONS))
+
+
+def test_unknown_spellings_are_spelling_errors():
+    with pytest.raises(SpellingError):
+        build("resnet18")
