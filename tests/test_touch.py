@@ -67,6 +67,14 @@ def test_a_walk_only_flips_what_changes(scene):
             now ^= {mutant}
 
 
+def test_places_between_two_pooled_blocks_are_dropped():
+    """Blocks in opposite corners: a place beside both touches nothing, and is no case of its own."""
+    corners = [naive.Strips("blocks", 1, span=(0, 0)), naive.Strips("blocks", 1, span=(4, 4))]
+    scene = Scene((5, 5), corners, cc.Square(1), naive.rectangle(1, 1))
+    assert frozenset() in scene.sets
+    assert set(cases(scene)[1]) == {frozenset({0}), frozenset({1})}
+
+
 @settings(max_examples=60)
 @given(st.data(), st.integers(65, 150))
 def test_more_mutants_than_bits_in_a_word(data, width):
