@@ -29,6 +29,11 @@ def compiled(function: Kernel) -> Kernel:
         return cast(Kernel, numba.njit(nogil=True)(function))
 
 
+def inlined(function: Kernel) -> Kernel:
+    """`function` written into its callers: handing arrays over costs more than a short loop over them."""
+    return cast(Kernel, numba.njit(inline="always")(function))
+
+
 def ready(kernel: Callable[..., Any], no_work: Callable[[], object]) -> None:
     """Have `kernel` compiled by a call that asks it for no work.
 

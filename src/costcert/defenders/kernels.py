@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from costcert.compiled import compiled
+from costcert.compiled import compiled, inlined
 
 # A whole number of 64 bits once compiled, whatever Python calls it before.
 Int: TypeAlias = Any
@@ -73,7 +73,7 @@ def cheapest_first(
     return lifted, FOREVER
 
 
-@compiled
+@inlined
 def _cheapest(gaps: Any, count: Int) -> tuple[Int, Int]:
     """The largest and the sum of the `count` smallest gaps, which are brought to the front."""
     for place in range(count):
@@ -88,7 +88,7 @@ def _cheapest(gaps: Any, count: Int) -> tuple[Int, Int]:
     return gaps[count - 1], cost
 
 
-@compiled
+@inlined
 def _sort(values: Any) -> None:
     """In place; a few values are sorted quicker by insertion than by the general routine."""
     if len(values) > FEW:
@@ -103,7 +103,7 @@ def _sort(values: Any) -> None:
         values[i] = value
 
 
-@compiled
+@inlined
 def _gaps(
     clean: Any, name: Any, members: Int, listed: Int, threshold: Int, star: Int, lowest: bool, gaps: Any
 ) -> Int:
@@ -122,7 +122,7 @@ def _gaps(
     return before
 
 
-@compiled
+@inlined
 def _strongest(clean: Any, name: Any, members: Int) -> Int:
     """The slot of the member with the most clean votes, ties to the lowest label."""
     best = 0
@@ -254,33 +254,6 @@ def _ahead(
 
 
 @compiled
-def _flip_hard(
-    flips: Any, start: Int, stop: Int, slot_of: Any, moved: Any, members: Int, reverse: bool
-) -> tuple[Int, Int, Int]:
-    """Flip mutants of one vote each; returns how many became clean, and what labels fell and rose.
-
-    `moved` holds how far each label is from where it was priced; moving on adds to what it fell or rose,
-    moving back takes it off. No branch depends on the ballots, which no processor could foresee.
-    """
-    back = 0
-    fallen = 0
-    risen = 0
-    for f in range(start, stop):
-        flip = flips[f]
-        sign = 1 if flip < 0 else -1
-        slot = slot_of[flip ^ (flip >> 31)]
-        if slot < 0:
-            continue
-        back += sign
-        now = moved[slot] + sign
-        moved[slot] = now
-        fought = (slot < members) != reverse
-        fallen -= sign * (fought & (now < (sign + 1) >> 1))
-        risen += sign * ((not fought) & (now > (sign - 1) >> 1))
-    return back, fallen, risen
-
-
-@compiled
 def _flip_soft(
     flips: Any,
     start: Int,
@@ -292,7 +265,11 @@ def _flip_soft(
     members: Int,
     reverse: bool,
 ) -> tuple[Int, Int, Int]:
-    """The same for mutants that spread units over several labels."""
+    """Flip mutants that spread units; returns how many became clean, and what labels fell and rose.
+
+    `moved` holds how far each label is from where it was priced: moving on adds to what it fell or rose,
+    moving back takes it off.
+    """
     back = 0
     fallen: Int = 0
     risen: Int = 0
@@ -417,13 +394,24 @@ def worst(
                     back, fell, rose = _flip_soft(
                         flips, offsets[p], offsets[p + 1], unknown, local, given, moved, num_members, reverse
                     )
+                    clean_mutants += back
+                    fallen += fell
+                    risen += rose
                 else:
-                    back, fell, rose = _flip_hard(
-                        flips, offsets[p], offsets[p + 1], first_slot, moved, num_members, reverse
-                    )
-                clean_mutants += back
-                fallen += fell
-                risen += rose
+                    # Written out here because a call per step would cost more than the step. No branch
+                    # depends on the ballots, which no processor could foresee.
+                    for f in range(offsets[p], offsets[p + 1]):
+                        flip = flips[f]
+                        sign = 1 if flip < 0 else -1
+                        slot = first_slot[flip ^ (flip >> 31)]
+                        if slot < 0:
+                            continue
+                        clean_mutants += sign
+                        now = moved[slot] + sign
+                        moved[slot] = now
+                        fought = (slot < num_members) != reverse
+                        fallen -= sign * (fought & (now < (sign + 1) >> 1))
+                        risen += sign * ((not fought) & (now > (sign - 1) >> 1))
                 budget = begun + cap * (all_clean - clean_mutants)
                 doubted = 2 * tau * max(clean_mutants - priced_mutants, 0)
                 if limit - budget - weight * (fallen + doubted) - risen > 0:
