@@ -27,9 +27,47 @@ ENTER = 3
 
 FOREVER = 1 << 62
 
-# Insertion beats the general sorting routine up to so many values, and picking beats both for so few.
+# Insertion beats the general sorting routine up to so many values, picking beats it for so few, and
+# counting how many rivals lack how much beats them all if no rival lacks more than this.
 FEW = 64
 PICKED = 6
+COUNTED = 1023
+
+
+@inlined
+def _affordable(each: Int, count: Int, lifted: Int, cost: Int, budget: Int, known: Int) -> Int:
+    """How many more of `count` rivals are lifted at `each`; those known to be, even beyond the budget."""
+    if each == 0:
+        return count
+    sure = min(count, max(known - lifted, 0))
+    if cost + sure * each > budget:
+        return sure
+    return min(count, (budget - cost) // each)
+
+
+@inlined
+def _cheapest_counted(
+    gaps: Any, price: Int, unlisted: Int, late_price: Int, late: Int, budget: Int, known: Int, lacking: Any
+) -> tuple[Int, Int]:
+    """`cheapest_first` for small gaps, which need not be sorted: `lacking[gap]` counts those who lack it."""
+    for gap in range(late_price + 1):
+        lacking[gap] = 0
+    for i in range(len(gaps)):
+        lacking[gaps[i]] += 1
+    lacking[price] += unlisted
+    lacking[late_price] += late
+    lifted = 0
+    cost = 0
+    for gap in range(late_price + 1):
+        count = lacking[gap]
+        if count == 0:
+            continue
+        pay = _affordable(gap, count, lifted, cost, budget, known)
+        cost += pay * gap
+        lifted += pay
+        if pay < count:
+            return lifted, cost + gap - budget
+    return lifted, FOREVER
 
 
 @compiled
@@ -60,12 +98,7 @@ def cheapest_first(
             break
         each = price if pool == 0 else late_price
         count = unlisted if pool == 0 else late
-        # As many as are known to be liftable are paid for even beyond the budget, one at a time after.
-        pay = min(count, max(known - lifted, 0))
-        if each == 0:
-            pay = count
-        elif cost + pay * each <= budget:
-            pay = min(count, (budget - cost) // each)
+        pay = _affordable(each, count, lifted, cost, budget, known)
         cost += pay * each
         lifted += pay
         if pay < count:
@@ -147,6 +180,7 @@ def _lift(
     budget: Int,
     known: Int,
     gaps: Any,
+    lacking: Any,
 ) -> tuple[Int, Int]:
     """How many rivals get past `votes` clean votes of `star` (see `cheapest_first` for what it returns)."""
     threshold = max(votes - doubt, 0) - doubt
@@ -173,6 +207,8 @@ def _lift(
             short = min(short, late_price - budget)
         return max(count, known), short
     rivals = gaps[: listed - members]
+    if late_price <= COUNTED:
+        return _cheapest_counted(rivals, price, unlisted - late, late_price, late, budget, known, lacking)
     if known < PICKED and known < len(rivals):
         # Most often the next rival is out of reach, and then nothing need be sorted.
         dearest, cost = _cheapest(rivals, known + 1)
@@ -194,6 +230,7 @@ def _expel(
     budget: Int,
     known: Int,
     gaps: Any,
+    lacking: Any,
     order: Any,
 ) -> tuple[Int, Int]:
     """How many members can be pushed out of the list they form: j rivals must pass the j-th weakest."""
@@ -224,6 +261,7 @@ def _expel(
             budget,
             expelled,
             gaps,
+            lacking,
         )
         if lifted <= expelled:
             return expelled, short
@@ -337,6 +375,7 @@ def worst(
     # By how much clean votes have changed since a case was priced.
     moved = np.empty(most, dtype=np.int64)
     gaps = np.empty(most, dtype=np.int64)
+    lacking = np.empty(COUNTED + 1, dtype=np.int64)
     order = np.empty(members.shape[1], dtype=np.int64)
     local = np.empty((num_mutants, spread), dtype=np.int32)
     # Of a hard ballot, which has one.
@@ -436,6 +475,7 @@ def worst(
                         budget,
                         found,
                         gaps,
+                        lacking,
                         order,
                     )
                     weight = found + 1
@@ -455,6 +495,7 @@ def worst(
                         budget,
                         found,
                         gaps,
+                        lacking,
                     )
                     if rule == CHEAPEST_FIRST:
                         weight = found + 1
