@@ -51,7 +51,7 @@ def run(request: Request) -> None:
     train, validation = _split(request, data, recipe.seed)
 
     from costcert.models.architectures import build
-    from costcert.models.checkpoints import digest, load_weights, read_weights
+    from costcert.models.checkpoints import digest, start_from
     from costcert.models.saved import CARD, ModelCard, save_model
     from costcert.training import Epoch, Trainer
 
@@ -68,7 +68,7 @@ def run(request: Request) -> None:
         pretrained=request.pretrained,
     )
     if request.checkpoint is not None:
-        load_weights(mutants.network, read_weights(request.checkpoint), str(request.checkpoint))
+        start_from(mutants.network, request.checkpoint)
     identity = {
         "model": request.model,
         "ablation": str(ablation),

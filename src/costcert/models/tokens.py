@@ -105,10 +105,50 @@ class DropTokens(View):
         table = vit._pos_embed(embedded.new_zeros(1, *grid, embedded.shape[-1]))[0]
         prefix, positions = table[: vit.num_prefix_tokens], table[vit.num_prefix_tokens :]
         tokens = torch.cat([prefix.expand(len(places), -1, -1), embedded + positions[places]], dim=1)
-        tokens = vit.norm_pre(vit.patch_drop(tokens))
-        if vit.grad_checkpointing and vit.training:
-            tokens = import_timm().models.checkpoint_seq(vit.blocks, tokens)
-        else:
-            tokens = vit.blocks(tokens)
+        tokens = _run_blocks(vit, vit.norm_pre(vit.patch_drop(tokens)))
         logits: Tensor = vit.forward_head(vit.norm(tokens))
         return logits
+
+
+def _run_blocks(vit: Any, tokens: Tensor) -> Any:
+    """The tokens that the head reads, after all blocks."""
+    if vit.grad_checkpointing and vit.training:
+        return import_timm().models.checkpoint_seq(vit.blocks, tokens)
+    if vit.training or not _reads_class_token(vit):
+        return vit.blocks(tokens)
+    *earlier, last = vit.blocks
+    for block in earlier:
+        tokens = block(tokens)
+    # The last block need not work out tokens that nobody reads.
+    read = tokens[:, :1] + last.ls1(_first_attends(last.attn, last.norm1(tokens)))
+    return read + last.ls2(last.mlp(last.norm2(read)))
+
+
+def _reads_class_token(vit: Any) -> bool:
+    """Whether the head reads that token alone, after a block without what was later put into blocks."""
+    transformer = import_timm().models.vision_transformer
+    last = vit.blocks[-1]
+    if type(vit) is not transformer.VisionTransformer or vit.global_pool != "token":
+        return False
+    if type(last) is not transformer.Block or type(last.attn) is not transformer.Attention:
+        return False
+    additions = (getattr(last.attn, name, None) for name in ("q_norm", "k_norm", "norm", "gate"))
+    return last.attn.qkv.bias is not None and all(isinstance(part, nn.Identity | None) for part in additions)
+
+
+def _first_attends(attention: Any, tokens: Tensor) -> Tensor:
+    """What attention gives the first of `tokens` [N, T, D]: no keys and values of the others are needed.
+
+    Its query q meets a key W t + b as (qW) t + qb, where qb is the same for all tokens and falls out of the
+    softmax; and the mean of the values, whose weights add up to one, is the value of the mean.
+    """
+    per_head = (3, attention.num_heads, -1)
+    weights = attention.qkv.weight.unflatten(0, per_head)
+    bias = attention.qkv.bias.unflatten(0, per_head)[:, :, None]
+    first = tokens[:, 0].expand(attention.num_heads, -1, -1)
+    query = (first @ weights[0].mT + bias[0]) * attention.scale
+    reach = (query @ weights[1]).transpose(0, 1)
+    shares = (reach @ tokens.mT).softmax(dim=-1)
+    value = (shares @ tokens).transpose(0, 1) @ weights[2].mT + bias[2]
+    mixed: Tensor = attention.proj(value.transpose(0, 1).flatten(1)[:, None])
+    return mixed
