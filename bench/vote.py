@@ -160,7 +160,7 @@ def strides(console: Console, folder: Path, data: str, patch: str, limit: int) -
         return
     table = Table(title=f"{len(dataset)} images of {data}, patch {patch}, CostCert, top 1 and 3", width=80)
     table.add_column("ablation", no_wrap=True)
-    for title in ("mutants", "seconds", "clean 1", "clean 3", "cert. 1", "cert. 3"):
+    for title in ("mutants", "time", "clean@1", "clean@3", "cert.@1", "cert.@3"):
         table.add_column(title, justify="right")
     for stride in (1, 4):
         votes: list[cc.Votes] = []

@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 import numpy as np
 import onnx
 import pytest

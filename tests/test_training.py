@@ -1,5 +1,10 @@
 """Training on mutants: it learns, goes on where it was stopped, and writes what voting reads."""
 
+import signal
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -182,3 +187,40 @@ def test_the_demo_shows_what_the_library_says():
     assert "in % of 40 images" in result.stdout
     assert "What this means." in result.stdout
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+TRAIN = """
+import sys
+import torch
+torch.set_num_threads(1)
+from costcert.cli import app
+app(sys.argv[1:])
+"""
+
+
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path):
+    """kill -9 after the first checkpoint: the second run begins there, and nobody can tell afterwards."""
+    np.savez(tmp_path / "stripes.npz", images=stripes().images, labels=stripes().labels)
+
+    def command(out):
+        words = (
+            f"train --model strip:small --data npz:{tmp_path}/stripes.npz --ablation columns:3 --epochs 30"
+        )
+        return [sys.executable, "-c", TRAIN, *words.split(), "--batch-size", "16", "--out", str(out)]
+
+    killed = tmp_path / "killed"
+    with subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        deadline = time.monotonic() + 120
+        while not (killed / CHECKPOINT).exists():
+            assert time.monotonic() < deadline
+            assert running.poll() is None
+            time.sleep(0.002)
+        running.send_signal(signal.SIGKILL)
+    assert running.returncode == -signal.SIGKILL
+    assert not (killed / "model.json").exists()
+    again = subprocess.run(command(killed), capture_output=True, text=True, check=True)
+    assert "epoch 1 of 12" not in again.stdout
+    assert "epoch 12 of 12" in again.stdout
+    subprocess.run(command(tmp_path / "whole"), capture_output=True, check=True)
+    weights = "model.safetensors"
+    assert (killed / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()

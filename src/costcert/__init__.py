@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from costcert.certificates import Certificates as Certificates
     from costcert.certification import certify as certify
     from costcert.datasets.parse import parse_dataset as parse_dataset
+    from costcert.deployment import Deployed as Deployed
     from costcert.errors import CostcertError as CostcertError
     from costcert.geometry.ablations import Blocks as Blocks
     from costcert.geometry.ablations import Columns as Columns
@@ -53,6 +54,7 @@ _HOMES = {
     "certificates": ("Certificates",),
     "certification": ("certify",),
     "datasets.parse": ("parse_dataset",),
+    "deployment": ("Deployed",),
     "errors": ("CostcertError",),
     "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
     "geometry.patches": (

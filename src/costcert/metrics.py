@@ -38,12 +38,16 @@ def wilson(hits: int, images: int, confidence: float = 0.95) -> tuple[float, flo
 
 
 class Tally:
-    """How many images have each rank and each min-k, per defender and patch."""
+    """How many images have each rank and each min-k, per defender and patch.
+
+    `ranks[defender, patch][r]` images have rank r, `min_ks[defender, patch][k]` have min-k k; a patch is
+    named by its spelling.
+    """
 
     def __init__(self) -> None:
         self.images = 0
-        self._ranks: dict[tuple[str, str], Counts] = {}
-        self._min_ks: dict[tuple[str, str], Counts] = {}
+        self.ranks: dict[tuple[str, str], Counts] = {}
+        self.min_ks: dict[tuple[str, str], Counts] = {}
 
     def add(self, certificates: Certificates) -> None:
         self.images += len(certificates)
@@ -51,7 +55,7 @@ class Tally:
         for case in certificates.cases:
             rank, min_k = certificates.rank(*case), certificates.min_k(*case)
             key = (case[0], str(case[1]))
-            for counts, values in ((self._ranks, rank), (self._min_ks, min_k)):
+            for counts, values in ((self.ranks, rank), (self.min_ks, min_k)):
                 counted = np.bincount(values, minlength=longest)
                 counts[key] = counts[key] + counted if key in counts else counted
 
@@ -63,7 +67,7 @@ class Tally:
             raise CostcertError("no image was certified, so there is no accuracy")
         ks = [whole(each, "k") for each in ([k] if isinstance(k, int) else k)]
         rows = []
-        for (defender, patch), ranks in self._ranks.items():
+        for (defender, patch), ranks in self.ranks.items():
             for each in ks:
                 row: dict[str, object] = {
                     "defender": defender,
@@ -71,7 +75,7 @@ class Tally:
                     "k": each,
                     "images": self.images,
                 }
-                for name, counts in (("clean", ranks), ("certified", self._min_ks[defender, patch])):
+                for name, counts in (("clean", ranks), ("certified", self.min_ks[defender, patch])):
                     hits = int(counts[: each + 1].sum())
                     row[name] = hits / self.images
                     row[f"{name}_low"], row[f"{name}_high"] = wilson(hits, self.images, confidence)

@@ -18,7 +18,11 @@ class Recipe:
         shared: whether all images of a batch get the same regions (the paper's way) or each its own.
         schedule: the learning rate after warm-up: `constant`, `steps` (a tenth every third of the epochs)
             or `cosine` (down to nothing).
+        vote: the share of the loss that is on all mutants of an image together, the rest being on each alone.
+            Certificates count on the vote: a mutant that cannot tell may hesitate, others must make up for it.
+        lead: by how much the truth should lead in the mean of the soft ballots, where `vote` is above 0.
         shift: images are moved by up to so many pixels, borders repeated.
+        warp: images are turned, slanted and stretched by up to this share.
         light: brightness and contrast vary by up to this share.
         flip: mirror images left to right. Only where no two classes are mirror images: a left turn is no
             right turn.
@@ -36,7 +40,10 @@ class Recipe:
     warmup: float = 0.5
     schedule: str = "cosine"
     smoothing: float = 0.1
+    vote: float = 0.0
+    lead: float = 0.4
     shift: int = 2
+    warp: float = 0.0
     light: float = 0.2
     flip: bool = False
     clip: float = 1.0
@@ -54,10 +61,11 @@ class Recipe:
                 raise SpellingError(
                     f"unknown {name} {value!r}{nearest(value, known)}: one of {', '.join(known)}"
                 )
-        for name in ("rate", "momentum", "weight_decay", "warmup", "smoothing", "light", "clip", "average"):
+        shares = ("momentum", "smoothing", "vote", "lead", "warp", "light", "average")
+        for name in ("rate", "weight_decay", "warmup", "clip", *shares):
             value = getattr(self, name)
             least_excluded = name == "rate"
-            most = 1.0 if name in ("momentum", "smoothing", "light", "average") else 1e9
+            most = 1.0 if name in shares else 1e9
             if not 0 <= value < most or (least_excluded and value == 0):
                 raise CostcertError(
                     f"{name} must be {'above' if least_excluded else 'at least'} 0, got {value}"

@@ -33,6 +33,11 @@ CHECKPOINT = "checkpoint.pt"
 # Prepared images of up to so many bytes are kept in memory.
 _IN_MEMORY = 4 << 30
 
+# How sharply the loss of a vote turns at the lead that is asked for, and what makes it as large as the loss of
+# the mutants.
+_STEEPNESS = 10.0
+_VOTE_SCALE = 4.0
+
 
 class Epoch(NamedTuple):
     """What one epoch came to."""
@@ -142,7 +147,7 @@ class Trainer:
                 wanted = labels[images.to(labels.device)]
                 with accelerator.autocast():
                     logits = model(shown, regions, images.to(shown.device))
-                    loss = nn.functional.cross_entropy(logits, wanted, label_smoothing=recipe.smoothing)
+                    loss = loss_of(logits, wanted, recipe)
                 if not torch.isfinite(loss):
                     raise CostcertError(
                         f"the loss is no longer finite in epoch {epoch + 1}: use a smaller rate than "
@@ -266,12 +271,29 @@ def draw(
     count: int, regions: list[Region], recipe: Recipe, rng: np.random.Generator
 ) -> tuple[Tensor, list[Region]]:
     """Which image each mutant of a batch is of, and what it keeps."""
-    if recipe.shared:
-        chosen = np.repeat(rng.integers(len(regions), size=(recipe.mutants, 1)), count, axis=1)
+    own = 1 if recipe.shared else count
+    if recipe.vote:
+        # Spread evenly, so that a few speak for all.
+        places = np.arange(recipe.mutants)[:, None] + rng.random((1, own))
+        chosen = (places * len(regions) / recipe.mutants).astype(np.int64)
     else:
-        chosen = rng.integers(len(regions), size=(recipe.mutants, count))
+        chosen = rng.integers(len(regions), size=(recipe.mutants, own))
+    chosen = np.broadcast_to(chosen, (recipe.mutants, count))
     images = torch.arange(count).repeat(recipe.mutants)
     return images, [regions[i] for i in chosen.ravel()]
+
+
+def loss_of(logits: Tensor, wanted: Tensor, recipe: Recipe) -> Tensor:
+    """Of mutants in the order of `draw`: cross-entropy of each and, as the recipe weighs it, of their votes."""
+    alone = nn.functional.cross_entropy(logits, wanted, label_smoothing=recipe.smoothing)
+    if not recipe.vote:
+        return alone
+    ballots = logits.float().softmax(dim=1).unflatten(0, (recipe.mutants, -1))
+    truth = wanted[: ballots.shape[1]]
+    # A smooth hinge: nothing is left to gain once the truth is ahead of every rival by the lead asked for.
+    ahead = ballots.mean(dim=0) - recipe.lead * nn.functional.one_hot(truth, logits.shape[1])
+    together = nn.functional.cross_entropy(_STEEPNESS * ahead, truth) / _STEEPNESS
+    return (1 - recipe.vote) * alone + recipe.vote * _VOTE_SCALE * together
 
 
 def augmented(pixels: Tensor, recipe: Recipe, rng: np.random.Generator) -> Tensor:
@@ -288,11 +310,25 @@ def augmented(pixels: Tensor, recipe: Recipe, rng: np.random.Generator) -> Tenso
     if recipe.shift or recipe.flip:
         where = (torch.arange(count)[:, None, None], slice(None), rows[:, :, None], columns[:, None, :])
         pixels = pixels[where].permute(0, 3, 1, 2)
+    if recipe.warp:
+        pixels = _warped(pixels, recipe.warp, rng)
     if recipe.light:
         scale = torch.from_numpy(rng.uniform(-recipe.light, recipe.light, size=(2, count, 1, 1, 1)))
         brightness, contrast = scale.to(pixels)
         pixels = pixels * (1 + contrast) + brightness
     return pixels
+
+
+def _warped(pixels: Tensor, most: float, rng: np.random.Generator) -> Tensor:
+    """Each image turned, slanted and stretched by its own amounts about its middle, borders repeated."""
+    amounts = torch.from_numpy(rng.uniform(-most, most, size=(4, len(pixels)))).to(pixels)
+    wider, taller, slant = 1 + amounts[0], 1 + amounts[1], amounts[2]
+    angle = math.pi / 2 * amounts[3]
+    still = torch.zeros_like(angle)
+    across = torch.stack([wider * angle.cos(), slant - angle.sin(), still], dim=1)
+    down = torch.stack([angle.sin(), taller * angle.cos(), still], dim=1)
+    grid = nn.functional.affine_grid(torch.stack([across, down], dim=1), pixels.shape, align_corners=False)
+    return nn.functional.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
 
 
 def _factor(recipe: Recipe, epoch: float) -> float:

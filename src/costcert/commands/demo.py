@@ -67,7 +67,8 @@ def run(request: Request) -> None:
     _explain(console, hard)
     if request.out is not None:
         write_votes(votes, request.out / "votes")
-        write_certificates(hard, request.out / "certs")
+        write_certificates(hard, request.out / "certs", votes=votes.hard())
+        write_certificates(soft, request.out / "certs-soft", votes=votes)
         console.print(f"\nVotes and certificates: {request.out}")
 
 

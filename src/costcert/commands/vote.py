@@ -53,7 +53,7 @@ def run(request: Request) -> None:
     ablation = None if request.ablation is None else parse_ablation(request.ablation)
     dataset = _dataset(request)
     model = _model(request, dataset, ablation)
-    ablation = ablation or getattr(model, "ablation", None)
+    ablation = ablation or model.ablation
     if ablation is None:
         raise CostcertError(
             f"{request.model} does not say what mutants keep: pass --ablation, as in columns:19"

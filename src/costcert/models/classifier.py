@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Ablation, Region
 from costcert.geometry.sizes import ImageSize, whole
 from costcert.votes import UNITS
 
@@ -37,6 +37,8 @@ class Classifier(ABC):
     image_size: ImageSize
     channels: int = 3
     class_names: tuple[str, ...] | None = None
+    # What it was trained to see, where that is known.
+    ablation: Ablation | None = None
 
     @abstractmethod
     def prepare(self, image: Image) -> Pixels:
@@ -97,6 +99,18 @@ def ballots_of(logits: Logits, soft: Soft | None = None) -> Ballots:
     share = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     share /= share.sum(axis=-1, keepdims=True)
     best = min(soft.best, logits.shape[-1])
-    order = np.argsort(-share, axis=-1, kind="stable")[..., :best]
+    order = _best_first(share, best)
     units = np.floor(np.take_along_axis(share, order, axis=-1) * soft.cap).astype(np.int32)
     return Ballots(labels, margins, order.astype(np.int32), units)
+
+
+def _best_first(share: npt.NDArray[np.float64], best: int) -> npt.NDArray[np.int64]:
+    """Places of the `best` largest shares, ties to the lowest place."""
+    least = np.partition(share, -best, axis=-1)[..., -best, None]
+    # Of those that equal the least one, the first few: as a stable sort of all of them would choose.
+    larger, equal = share > least, share == least
+    missing = best - larger.sum(axis=-1, keepdims=True)
+    chosen = larger | (equal & (equal.cumsum(axis=-1) <= missing))
+    places = chosen.nonzero()[-1].reshape(*share.shape[:-1], best)
+    order = np.argsort(-np.take_along_axis(share, places, axis=-1), axis=-1, kind="stable")
+    return np.take_along_axis(places, order, axis=-1)

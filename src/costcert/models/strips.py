@@ -1,10 +1,15 @@
-"""A small convolutional network for strips of a few pixels, where others shrink their input too far.
+"""Small convolutional networks for strips of a few pixels, where others shrink their input too far.
 
-It halves only the sides that are long, and looks at a strip relative to its own mean and contrast as well as
-at its plain colours, so that light and shadow matter less.
+They halve only the sides that are long, and look at a strip relative to its own mean and contrast as well as
+at its plain colours, so that light and shadow matter less. `small` and `base` look for features anywhere in a
+strip; `tall` soon folds the short side into channels and remembers at which height it saw what, which suits
+objects that fill their picture.
 """
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +20,12 @@ from costcert.errors import CostcertError, nearest
 SIZES: dict[str, tuple[int, ...]] = {
     "small": (32, 64, 96, 128),
     "base": (48, 96, 192, 256),
+    "tall": (32, 128, 128, 192, 256),
 }
+# Rows that `tall` tells apart in the end.
+_HEIGHTS = 4
+# Convolutions along one axis are slow on pictures one pixel wide: so many strips stand side by side in one.
+_SIDE_BY_SIDE = 8
 # Contrast below this is noise: a strip that is nearly plain stays nearly plain. Colours lie about -1 … 1.
 _LEAST_CONTRAST = 0.05
 
@@ -48,25 +58,17 @@ class StripNet(nn.Module):
         self.channels = channels
         self.num_classes = num_classes
         sides = (max(height, width), min(height, width))
-        before, *afters = SIZES[size]
-        stride, sides = _halved(sides)
-        self.stem = _convolution(2 * channels + coordinates, before, stride)
-        blocks = []
-        for after in afters:
-            stride, sides = _halved(sides)
-            blocks.append(_Block(before, after, stride))
-            before = after
-        self.blocks = nn.Sequential(*blocks)
+        make = _tall if size == "tall" else _square
+        self.stem, self.blocks, self.pool, features = make(2 * channels + coordinates, sides, SIZES[size])
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(2 * before, num_classes)
+        self.head = nn.Linear(features, num_classes)
 
     def forward(self, crops: Tensor) -> Tensor:
         if crops.shape[-1] > crops.shape[-2]:
             crops = crops.transpose(-1, -2)
         colours = crops[:, : self.channels]
         features = self.blocks(self.stem(torch.cat([_relative(colours), crops], dim=1)))
-        pooled = torch.cat([features.mean(dim=(-2, -1)), features.amax(dim=(-2, -1))], dim=1)
-        logits: Tensor = self.head(self.dropout(pooled))
+        logits: Tensor = self.head(self.dropout(self.pool(features)))
         return logits
 
     def get_classifier(self) -> nn.Module:
@@ -74,17 +76,105 @@ class StripNet(nn.Module):
         return self.head
 
 
+class _Layers(NamedTuple):
+    """What lies between the input and the head, and how many numbers the head is given."""
+
+    stem: nn.Module
+    blocks: nn.Module
+    pool: nn.Module
+    features: int
+
+
+def _square(inputs: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
+    """Blocks that see both axes, and what they found anywhere."""
+    before, *afters = channels
+    stride, sides = _halved(sides)
+    stem = _convolution(inputs, before, stride)
+    blocks = []
+    for after in afters:
+        stride, sides = _halved(sides)
+        blocks.append(_Block(before, after, stride))
+        before = after
+    return _Layers(stem, nn.Sequential(*blocks), _Anywhere(), 2 * before)
+
+
+def _tall(inputs: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
+    """One look at both axes, then blocks along the long one, and what they found at each height."""
+    first, before, *afters = channels
+    length, across = sides
+    narrow = _convolution(first, before, (2, 1), kernel=(3, across), padding=(1, 0))
+    length = -(-length // 2)
+    blocks: list[nn.Module] = []
+    for place, after in enumerate(afters):
+        down = 2 if place and length > _HEIGHTS else 1
+        blocks.append(_Block(before, after, (down, 1), kernel=(3, 1), padding=(1, 0)))
+        before, length = after, -(-length // down)
+    rows = min(length, _HEIGHTS)
+    return _Layers(
+        nn.Sequential(_Widened(across), _convolution(inputs, first), narrow),
+        _SideBySide(*blocks),
+        nn.Sequential(nn.AdaptiveAvgPool2d((rows, 1)), nn.Flatten()),
+        rows * before,
+    )
+
+
 class _Block(nn.Module):
     """Two convolutions beside a shortcut."""
 
-    def __init__(self, before: int, after: int, stride: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        before: int,
+        after: int,
+        stride: tuple[int, int],
+        *,
+        kernel: tuple[int, int] = (3, 3),
+        padding: tuple[int, int] = (1, 1),
+    ) -> None:
         super().__init__()
-        self.first = _convolution(before, after, stride)
-        self.second = nn.Sequential(nn.Conv2d(after, after, 3, padding=1, bias=False), nn.BatchNorm2d(after))
+        self.first = _convolution(before, after, stride, kernel=kernel, padding=padding)
+        self.second = nn.Sequential(
+            nn.Conv2d(after, after, kernel, padding=padding, bias=False), nn.BatchNorm2d(after)
+        )
         self.shortcut = nn.Conv2d(before, after, 1, stride=stride)
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.relu(self.second(self.first(features)) + self.shortcut(features))
+
+
+class _Anywhere(nn.Module):
+    """The mean and the largest value of each channel."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.cat([features.mean(dim=(-2, -1)), features.amax(dim=(-2, -1))], dim=1)
+
+
+class _Widened(nn.Module):
+    """Crops at least this wide, in the order in memory in which convolutions of few pixels are fastest."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, crops: Tensor) -> Tensor:
+        missing = max(self.width - crops.shape[-1], 0)
+        return nn.functional.pad(crops, (0, missing)).contiguous(memory_format=torch.channels_last)
+
+
+class _SideBySide(nn.Sequential):
+    """Layers along the first axis, for features [M, C, length, width].
+
+    None of them looks across the second axis, so strips that share a picture do not see each other.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        count, _, length, width = features.shape
+        if width > 1:
+            wide: Tensor = super().forward(features)
+            return wide
+        beside = math.gcd(count, _SIDE_BY_SIDE)
+        pictures = features.reshape(count // beside, beside, -1, length).permute(0, 2, 3, 1)
+        found: Tensor = super().forward(pictures.contiguous(memory_format=torch.channels_last))
+        return found.permute(0, 3, 1, 2).reshape(count, -1, found.shape[2], 1)
 
 
 def _halved(sides: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -93,9 +183,16 @@ def _halved(sides: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
     return (down, across), (-(-sides[0] // down), -(-sides[1] // across))
 
 
-def _convolution(before: int, after: int, stride: tuple[int, int] = (1, 1)) -> nn.Sequential:
+def _convolution(
+    before: int,
+    after: int,
+    stride: tuple[int, int] = (1, 1),
+    *,
+    kernel: tuple[int, int] = (3, 3),
+    padding: tuple[int, int] = (1, 1),
+) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False),
+        nn.Conv2d(before, after, kernel, stride=stride, padding=padding, bias=False),
         nn.BatchNorm2d(after),
         nn.ReLU(inplace=True),
     )

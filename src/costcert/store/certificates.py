@@ -23,6 +23,8 @@ from costcert.store.parquet import (
     shard_ranges,
     write_table,
 )
+from costcert.store.votes import votes_manifest
+from costcert.votes import Votes
 
 VERSION = 1
 
@@ -84,15 +86,19 @@ def certificates_table(certificates: Certificates) -> Any:
     return pa.concat_tables(parts)
 
 
-def write_certificates(certificates: Certificates, folder: str | Path) -> None:
-    """Write certificates to a folder as one shard."""
-    manifest = certificates_manifest(
-        {
+def write_certificates(certificates: Certificates, folder: str | Path, *, votes: Votes | None = None) -> None:
+    """Write certificates to a folder as one shard, and into its manifest how their votes were made."""
+    images = {"images": len(certificates), "shard_size": len(certificates)}
+    if votes is None:
+        source = {
             "image_size": list(certificates.image_size),
             "num_classes": certificates.num_classes,
-            "images": len(certificates),
-            "shard_size": len(certificates),
-        },
+            **images,
+        }
+    else:
+        source = votes_manifest(votes, **images)
+    manifest = certificates_manifest(
+        source,
         defenders=certificates.defenders,
         patches=[str(patch) for patch in certificates.patches],
         **certificates.about,

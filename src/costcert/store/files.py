@@ -50,6 +50,15 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def read_json(path: Path) -> Any:
+    if not path.is_file():
+        raise StoreError(f"{path} is not there, or no file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError):
+        raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
+
+
 def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
     """The manifest of a folder of this kind, or a sentence about why it is none."""
     path = folder / MANIFEST
@@ -57,10 +66,7 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
         raise StoreError(f"{folder} is not there: expected a folder of {kind}")
     if not path.is_file():
         raise StoreError(f"{folder} holds no {MANIFEST}, so it is no folder of {kind}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError):
-        raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
+    content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != f"costcert {kind}":
         raise StoreError(f"{path} is not the manifest of {kind}: its format is {_format_of(content)}")
     if content.get("version") != version:

@@ -1,0 +1,293 @@
+"""Draws the pictures of theory.md. What is touched, and what it costs, is asked of the library.
+
+python docs/geometry.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import costcert as cc
+from costcert.geometry.ablations import Segment
+from costcert.geometry.touch import touched
+
+# Okabe and Ito's colours, which colour-blind people can tell apart; what is touched is dashed as well.
+CLEAN, TOUCHED, PATCH, TRUTH = "#0072B2", "#E69F00", "#D55E00", "#009E73"
+INK, PAPER, LINE = "#1b1f24", "#ffffff", "#c9ced6"
+
+
+def text(
+    x: float, y: float, content: str, *, size: int = 14, weight: int = 400, anchor: str = "start"
+) -> str:
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
+        f'fill="{INK}">{content}</text>'
+    )
+
+
+def box(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    *,
+    fill: str = "none",
+    opacity: float = 1,
+    stroke: str = "none",
+    dashed: bool = False,
+    line: float = 2,
+) -> str:
+    dashes = ' stroke-dasharray="5 3"' if dashed else ""
+    return (
+        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" fill="{fill}" '
+        f'fill-opacity="{opacity:g}" stroke="{stroke}" stroke-width="{line:g}"{dashes}/>'
+    )
+
+
+def grid(x: float, y: float, columns: int, rows: int, cell: float) -> str:
+    """The pixels of an image."""
+    right, bottom = x + columns * cell, y + rows * cell
+    lines = [f"M{x + i * cell:g} {y:g}V{bottom:g}" for i in range(columns + 1)]
+    lines += [f"M{x:g} {y + i * cell:g}H{right:g}" for i in range(rows + 1)]
+    return f'<path d="{"".join(lines)}" stroke="{LINE}" fill="none"/>'
+
+
+def card(width: int, height: int, label: str, parts: list[str]) -> str:
+    """A picture on white paper, so that it is legible on a dark page too."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="Helvetica, Arial, sans-serif" role="img" aria-label="{label}">'
+        f'<rect width="{width}" height="{height}" rx="6" fill="{PAPER}"/>' + "".join(parts) + "</svg>\n"
+    )
+
+
+def touched_at(
+    ablation: cc.Columns | cc.Blocks, side: int, size: tuple[int, int], top: int, left: int
+) -> set[int]:
+    """T_p of a square with this corner, out of the library's cases."""
+    cases = touched(ablation, cc.Square(side), size)
+    found = {(int(p[0, 0]), int(p[0, 1])): mask for p, mask in zip(cases.places, cases.sets(), strict=True)}
+    # Columns are touched alike from every top, so the library keeps the first for all.
+    members = found[(0 if isinstance(ablation, cc.Columns) else top), left]
+    return set(np.flatnonzero(members).tolist())
+
+
+def pieces(segment: Segment, length: int) -> list[tuple[int, int]]:
+    """Start and length of a segment, in two where it goes round the end."""
+    inside = min(segment.length, length - segment.start)
+    return [(segment.start, inside)] + ([(0, segment.length - inside)] if inside < segment.length else [])
+
+
+def columns(left: int, *, title: str, remark: str) -> str:
+    """The image, and under it a bar for what each mutant keeps."""
+    kept, side, height, width, cell, x, y = cc.Columns(4), 3, 6, 16, 32.0, 150.0, 58.0
+    top = 2
+    members = touched_at(kept, side, (height, width), top, left)
+    parts = [text(24, 34, title, weight=600), text(24, y + 3 * cell + 4, "the image")]
+    parts.append(grid(x, y, width, height, cell))
+    parts.append(
+        box(x + left * cell, y + top * cell, side * cell, side * cell, fill=PATCH, opacity=0.85, stroke=PATCH)
+    )
+    parts.append(
+        f'<text x="{x + (left + side / 2) * cell:g}" y="{y + (top + side / 2) * cell + 5:g}" font-size="14" '
+        f'text-anchor="middle" fill="{PAPER}">patch</text>'
+    )
+    start = y + height * cell + 22
+    parts.append(text(24, start + 12, "what each"))
+    parts.append(text(24, start + 30, "mutant keeps"))
+    for mutant, region in enumerate(kept.regions((height, width))):
+        at = start + 17 * mutant
+        hit = mutant in members
+        parts.append(text(x - 8, at + 11, str(mutant), size=11, anchor="end"))
+        parts.extend(
+            box(
+                x + first * cell + 1,
+                at,
+                length * cell - 2,
+                13,
+                fill=TOUCHED if hit else CLEAN,
+                opacity=0.45 if hit else 0.9,
+                stroke=PATCH if hit else CLEAN,
+                dashed=hit,
+                line=1.5,
+            )
+            for first, length in pieces(region.columns, width)
+        )
+    parts.extend(
+        f'<line x1="{edge:g}" y1="{y + (top + side) * cell:g}" x2="{edge:g}" y2="{start + 17 * 16:g}" '
+        f'stroke="{PATCH}" stroke-dasharray="2 4"/>'
+        for edge in (x + left * cell, x + (left + side) * cell)
+    )
+    bottom = start + 17 * 16 + 26
+    parts += legend(x, bottom)
+    parts.append(text(24, bottom + 34, f"Touched: {len(members)} of 16. {remark}"))
+    return card(690, int(bottom + 54), title, parts)
+
+
+def legend(x: float, y: float) -> list[str]:
+    return [
+        box(x, y - 11, 26, 13, fill=CLEAN, opacity=0.9, stroke=CLEAN, line=1.5),
+        text(x + 34, y, "clean: the ballot cannot change"),
+        box(x + 266, y - 11, 26, 13, fill=TOUCHED, opacity=0.45, stroke=PATCH, dashed=True, line=1.5),
+        text(x + 300, y, "touched: the attacker's"),
+    ]
+
+
+def blocks() -> str:
+    """Two blocks on the image, and the mutants as a map of their upper left corners."""
+    kept, side, size, cell, y = cc.Blocks(4), 3, 12, 24.0, 84.0
+    top, left = 5, 6
+    members = touched_at(kept, side, (size, size), top, left)
+    title = "blocks:4 on a 12 x 12 image: 144 mutants, one from every pixel on"
+    parts = [text(24, 34, title, weight=600)]
+    x = 24.0
+    parts.append(text(x, y - 14, "the image, the patch and two mutants"))
+    parts.append(grid(x, y, size, size, cell))
+    parts.append(box(x + left * cell, y + top * cell, side * cell, side * cell, fill=PATCH, opacity=0.85))
+    for row, column, hit in ((3, 3, True), (1, 8, False)):
+        assert (row * size + column in members) == hit
+        parts.append(
+            box(
+                x + column * cell,
+                y + row * cell,
+                4 * cell,
+                4 * cell,
+                fill=TOUCHED if hit else CLEAN,
+                opacity=0.35,
+                stroke=PATCH if hit else CLEAN,
+                dashed=hit,
+                line=2.5,
+            )
+        )
+    x = 366.0
+    parts.append(text(x, y - 14, "every mutant at its block's upper left pixel"))
+    for mutant in range(size * size):
+        row, column = divmod(mutant, size)
+        hit = mutant in members
+        parts.append(
+            box(
+                x + column * cell + 2,
+                y + row * cell + 2,
+                cell - 4,
+                cell - 4,
+                fill=TOUCHED if hit else CLEAN,
+                opacity=0.45 if hit else 0.9,
+                stroke=PATCH if hit else CLEAN,
+                dashed=hit,
+                line=1.5,
+            )
+        )
+    parts.append(box(x + left * cell, y + top * cell, side * cell, side * cell, stroke=INK, line=2.5))
+    bottom = y + size * cell + 32
+    parts += legend(24, bottom)
+    parts.append(
+        text(
+            24,
+            bottom + 34,
+            f"Touched: {len(members)} of 144, a window of 6 x 6 corners. The black frame is the patch.",
+        )
+    )
+    return card(690, int(bottom + 54), title, parts)
+
+
+def price() -> str:
+    """Clean votes with what each rival lacks on top; the same lacks, laid end to end beside the budget."""
+    counts, budget = (16, 7, 5, 2), 7
+    ballots = [1] * counts[1] + [0] * counts[0] + [2] * counts[2] + [3] * counts[3]
+    votes = cc.Votes([ballots], [0], num_classes=4, ablation=cc.Columns(1), image_size=(1, len(ballots)))
+    patch = cc.Rectangle(1, budget)
+    certificates = cc.certify(votes, [patch], ["costcert", "cbn"])
+    ours, pairwise = (int(certificates.min_k(name, patch)[0]) for name in ("costcert", "cbn"))
+    # The worst place: what it touches is what the attack on the largest breakable list rewrites.
+    attack = cc.witness(votes, 0, patch, ours - 1)
+    assert attack is not None
+    clean = np.bincount(np.delete(votes.ballots[0], attack.touched), minlength=4)
+    gaps = clean[0] - clean[1:]
+    names = ("Panda", "Dog", "Cat", "Bear")
+    unit, x, base = 22.0, 60.0, 290.0
+    title = f"A patch holds {budget} ballots. How many rivals can it lift to Panda?"
+    parts = [text(24, 34, title, weight=600), text(24, 62, "Clean votes, and what each rival lacks")]
+    for i, name in enumerate(names):
+        at, high = x + 78 * i, clean[i] * unit
+        parts.append(box(at, base - high, 52, high, fill=TRUTH if i == 0 else CLEAN))
+        parts.append(white(at + 26, base - high / 2 + 5, str(clean[i])))
+        if i:
+            lack = gaps[i - 1] * unit
+            parts.append(
+                box(at, base - high - lack, 52, lack, fill=TOUCHED, opacity=0.45, stroke=PATCH, dashed=True)
+            )
+            parts.append(text(at + 26, base - high - lack / 2 + 5, f"+{gaps[i - 1]}", anchor="middle"))
+        parts.append(text(at + 26, base + 20, name, anchor="middle"))
+    level = base - clean[0] * unit
+    parts.append(
+        f'<line x1="{x - 10:g}" y1="{level:g}" x2="{x + 78 * 4 - 10:g}" y2="{level:g}" stroke="{INK}" '
+        'stroke-width="1.5"/>'
+    )
+    unit, x = 25.0, 420.0
+    parts.append(text(x, 62, "One budget: cheapest first, end to end"))
+    at = x
+    for i, gap in enumerate(gaps, 1):
+        fits = at + gap * unit <= x + budget * unit
+        parts.append(
+            box(
+                at,
+                92,
+                gap * unit,
+                34,
+                fill=TOUCHED if fits else PAPER,
+                opacity=0.45,
+                stroke=PATCH,
+                dashed=True,
+            )
+        )
+        parts.append(text(at + gap * unit / 2, 114, f"{names[i]} {gap}", size=13, anchor="middle"))
+        at += gap * unit
+    edge = x + budget * unit
+    parts.append(
+        f'<line x1="{edge:g}" y1="84" x2="{edge:g}" y2="142" stroke="{INK}" stroke-width="2.5"/>'
+        + text(edge, 160, f"budget {budget}", size=13, anchor="middle")
+    )
+    parts.append(text(x, 184, f"{ours - 1} rivals fit: min-k = {ours}", weight=600))
+    parts.append(text(x, 222, "Pair by pair: the same ballots once per rival"))
+    for i, gap in enumerate(gaps, 1):
+        row = 236 + 24 * (i - 1)
+        parts.append(
+            box(x, row, gap * unit, 18, fill=TOUCHED, opacity=0.45, stroke=PATCH, dashed=True, line=1.5)
+        )
+        parts.append(text(x + 5, row + 14, f"{names[i]} {gap}", size=13))
+    parts.append(
+        f'<line x1="{edge:g}" y1="230" x2="{edge:g}" y2="{236 + 24 * 3:g}" stroke="{INK}" '
+        'stroke-width="2.5"/>'
+    )
+    parts.append(text(x, 334, f"each fits alone: only min-k = {pairwise} is proved", weight=600))
+    return card(780, 358, title, parts)
+
+
+def white(x: float, y: float, content: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="14" text-anchor="middle" fill="{PAPER}">{content}</text>'
+
+
+def pictures() -> dict[str, str]:
+    """All pictures, by file name."""
+    return {
+        "geometry-columns.svg": columns(
+            7,
+            title="columns:4 on an image 16 pixels wide, a 3 pixel patch at column 7",
+            remark="3 + 4 - 1 = 6, wherever the patch lies.",
+        ),
+        "geometry-wrap.svg": columns(
+            0,
+            title="The same patch at the border: mutants that wrap are touched too",
+            remark="Mutants 13, 14 and 15 go round the end and keep column 0.",
+        ),
+        "geometry-blocks.svg": blocks(),
+        "geometry-price.svg": price(),
+    }
+
+
+if __name__ == "__main__":
+    for name, picture in pictures().items():
+        Path(__file__).with_name(name).write_text(picture, encoding="utf-8")
+        print(f"wrote {name}")

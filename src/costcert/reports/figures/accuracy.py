@@ -1,0 +1,183 @@
+"""Accuracy against the size of the patch, and against k."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from costcert.reports.figures.patches import (
+    asked,
+    for_panels,
+    in_order,
+    label_patches,
+    label_sizes,
+    patch_title,
+    sides,
+)
+from costcert.reports.results import Results
+from costcert.reports.style import (
+    PAGE,
+    QUIET,
+    TEXT_SIZE,
+    Look,
+    columns_for,
+    defender_keys,
+    house_style,
+    line,
+    line_style,
+    looks,
+    sheet,
+    tint,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# More k than this are drawn on a logarithmic axis, at the k named here.
+MOST_KS = 30
+ROUND_KS = (1, 2, 3, 5)
+
+
+@house_style
+def accuracy_by_size(results: Results, ks: Iterable[int] = (5, 10), *, width: float = PAGE) -> Figure:
+    """Clean and certified accuracy of each defender against the patch size, one panel per k (Fig. 7).
+
+    Sizes are pixels along the axis if all patches are squares; otherwise patches stand side by side.
+    """
+    below = [k for k in dict.fromkeys(ks) if k < results.num_classes]
+    ks = below or [max(1, results.num_classes - 1)]
+    grey = Look(QUIET, "", "-")
+    keys = [
+        *defender_keys(results.defenders),
+        ("certified", line(grey, linewidth=1.9)),
+        ("clean", line(grey, linewidth=0.9, color=tint(QUIET, 0.5))),
+    ]
+    columns = columns_for(len(ks), width, 2.3)
+    figure, panels = sheet(
+        "Clean and certified accuracy by patch size",
+        "Thin: the true label is among the top k of the image as it is. Bold: it provably stays there, "
+        f"whatever the patch shows and wherever it lies. {results.images:,} images.",
+        keys,
+        width=width,
+        panels=len(ks),
+        columns=columns,
+        panel_height=2.3 if columns > 1 or width > 5 else 1.9,
+        sharey=True,
+    )
+    table = results.accuracy(ks)
+    draw = _sizes if len(sides(results) or ()) > 1 else _side_by_side
+    for place, (k, axes) in enumerate(zip(ks, panels, strict=True)):
+        draw(axes, results, table[table["k"] == k], width / columns - 0.5)
+        axes.set_title(f"Top {k}")
+        axes.set_ylim(0, 100)
+        if place % columns == 0:
+            axes.set_ylabel("Accuracy in %")
+        if place < len(ks) - columns:
+            axes.set_xlabel("")
+    return figure
+
+
+def _sizes(axes: Axes, results: Results, table: pd.DataFrame, room: float) -> None:
+    known = sides(results) or {}
+    for defender, look in looks(results.defenders).items():
+        rows = table[table["defender"] == defender].set_index("patch")
+        mine = [patch for patch in known if patch in rows.index]
+        places = [known[patch] for patch in mine]
+        axes.plot(places, 100 * rows.loc[mine, "clean"], label=f"{defender} clean", **_clean(look))
+        axes.plot(
+            places, 100 * rows.loc[mine, "certified"], label=f"{defender} certified", **line_style(look)
+        )
+    label_sizes(axes, list(known.values()), room)
+
+
+def _side_by_side(axes: Axes, results: Results, table: pd.DataFrame, room: float) -> None:
+    """Patches that no axis orders: a stem from certified up to clean for each defender."""
+    patches = in_order(results)
+    step = 0.7 / len(results.defenders)
+    for turn, (defender, look) in enumerate(looks(results.defenders).items()):
+        rows = table[table["defender"] == defender]
+        places = [
+            patches.index(patch) + step * (turn - (len(results.defenders) - 1) / 2) for patch in rows["patch"]
+        ]
+        clean, certified = 100 * rows["clean"], 100 * rows["certified"]
+        axes.vlines(places, certified, clean, color=tint(look.colour, 0.45), linewidth=0.9)
+        dots: dict[str, Any] = {"linestyle": "none"}
+        axes.plot(places, clean, label=f"{defender} clean", **{**_clean(look), **dots, "marker": "_"})
+        axes.plot(places, certified, label=f"{defender} certified", **{**line_style(look), **dots})
+    axes.set_xlim(-0.6, len(patches) - 0.4)
+    label_patches(axes, results, room)
+
+
+def _clean(look: Look) -> dict[str, Any]:
+    faded = tint(look.colour, 0.5)
+    return {
+        **line_style(look),
+        "color": faded,
+        "linewidth": 0.9,
+        "markersize": look.marker_size * 0.6,
+        "markeredgecolor": faded,
+    }
+
+
+@house_style
+def accuracy_by_k(results: Results, patch: str | int | None = None, *, width: float = PAGE) -> Figure:
+    """Certified accuracy of each defender against k with its 95 % interval, a panel per patch or for one."""
+    patches, left_out = for_panels(results) if patch is None else ([asked(results, patch)], "")
+    ks = shown_ks(results.num_classes)
+    columns = columns_for(len(patches), width)
+    figure, panels = sheet(
+        "Certified accuracy for each k",
+        "Share of images whose true label provably stays among the top k. Bands: 95 % intervals for "
+        f"{results.images:,} images.{left_out}",
+        defender_keys(results.defenders),
+        width=width,
+        panels=len(patches),
+        columns=columns,
+        panel_height=1.65 if columns > 1 else 2.3,
+        sharex=True,
+        sharey=True,
+    )
+    table = results.accuracy(ks)
+    for place, (each, axes) in enumerate(zip(patches, panels, strict=True)):
+        for turn, (defender, look) in enumerate(looks(results.defenders).items()):
+            rows = table[(table["defender"] == defender) & (table["patch"] == each)]
+            band = 100 * rows["certified_low"], 100 * rows["certified_high"]
+            axes.fill_between(rows["k"], *band, color=look.colour, alpha=0.16, linewidth=0, clip_on=False)
+            axes.plot(
+                rows["k"],
+                100 * rows["certified"],
+                label=f"{defender} certified",
+                # A few markers, at other places for each defender.
+                markevery=(turn, max(1, len(ks) // 3)) if len(ks) > 8 else None,
+                **line_style(look),
+            )
+        axes.set_title(patch_title(each))
+        if place % columns == 0:
+            axes.set_ylabel("Certified in %")
+    _label_ks(panels[0], ks)
+    figure.supxlabel("k", size=TEXT_SIZE, color=QUIET)
+    return figure
+
+
+def shown_ks(num_classes: int) -> list[int]:
+    """Every k below the number of classes; of many, all up to 10 and then round ones and the last."""
+    last = max(1, num_classes - 1)
+    if last <= MOST_KS:
+        return list(range(1, last + 1))
+    round_ones = {digit * 10**power for power in range(1, 8) for digit in ROUND_KS}
+    return sorted({k for k in {*range(1, 11), *round_ones} if k < last} | {last})
+
+
+def _label_ks(axes: Axes, ks: list[int]) -> None:
+    axes.set_ylim(0, 100)
+    if ks[-1] > MOST_KS:
+        axes.set_xscale("log")
+        ticks = [10**power for power in range(9) if 10**power <= ks[-1]]
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(1, ks[-1])
+    else:
+        step = max(1, round(ks[-1] / 6))
+        axes.set_xticks(range(1, ks[-1] + 1, step))

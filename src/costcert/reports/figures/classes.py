@@ -1,0 +1,136 @@
+"""Certified accuracy class by class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costcert.errors import CostcertError
+from costcert.metrics import wilson
+from costcert.reports.figures.patches import asked, in_order, patch_title
+from costcert.reports.results import Results
+from costcert.reports.style import (
+    INK,
+    PAGE,
+    QUIET,
+    defender_title,
+    house_style,
+    line,
+    line_style,
+    looks,
+    sheet,
+    shortened,
+    tint,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Of more classes than this only the worst and the best are shown.
+MOST_CLASSES = 40
+EXTREMES = 15
+
+
+@house_style
+def accuracy_by_class(
+    results: Results,
+    *,
+    defender: str | None = None,
+    patch: str | int | None = None,
+    k: int = 1,
+    width: float = PAGE,
+) -> Figure:
+    """Certified and clean accuracy of each class, best first, for one defender, patch and k.
+
+    Args:
+        defender: the first one by default.
+        patch: the one in the middle by default.
+    """
+    case = _case(results, defender, patch, k)
+    ranked = _ranked(results, case)
+    parts = {"": ranked}
+    if len(ranked) > MOST_CLASSES:
+        parts = {f"{EXTREMES} best": ranked[:EXTREMES], f"{EXTREMES} worst": ranked[-EXTREMES:]}
+    look = looks(results.defenders)[case[0]]
+    beside = len(parts) if width > 5 else 1
+    note = f"{defender_title(case[0])} against a {patch_title(case[1])}; bars: 95 % intervals."
+    if len(parts) > 1:
+        note += f" Of {len(ranked):,} classes the {EXTREMES} best and the {EXTREMES} worst."
+    figure, panels = sheet(
+        f"Certified top-{k} accuracy by class",
+        note,
+        [
+            ("certified", line(look, linestyle="none")),
+            ("clean", line(look, linestyle="none", marker="|", markeredgecolor=QUIET, markeredgewidth=1)),
+        ],
+        width=width,
+        panels=len(parts),
+        columns=beside,
+        panel_height=0.5 + 0.15 * max(map(len, parts.values())),
+        sharex=True,
+    )
+    for axes, (title, part) in zip(panels, parts.items(), strict=True):
+        _dots(axes, results, case, part)
+        axes.set_title(title)
+    for axes in panels[-beside:]:
+        axes.set_xlabel(f"Top-{k} accuracy in % of the class's images")
+    return figure
+
+
+def _case(results: Results, defender: str | None, patch: str | int | None, k: int) -> tuple[str, str, int]:
+    if results.by_class is None:
+        raise CostcertError(
+            "these results hold no counts by class: read them with the votes that were certified, which know "
+            "the truth"
+        )
+    patches = in_order(results)
+    case = (
+        results.defenders[0] if defender is None else defender,
+        patches[len(patches) // 2] if patch is None else asked(results, patch),
+        k,
+    )
+    known = results.by_class.certified
+    if case not in known:
+        choices = "; ".join(", ".join(map(str, dict.fromkeys(each))) for each in zip(*known, strict=True))
+        raise CostcertError(
+            f"there are no counts by class for {case[0]} against {case[1]} at k = {k}: choose from {choices}"
+        )
+    return case
+
+
+def _ranked(results: Results, case: tuple[str, str, int]) -> list[int]:
+    """Classes that have images, best certified first; of equal ones the better clean one."""
+    counts = results.by_class
+    assert counts is not None
+    there = np.flatnonzero(counts.images)
+    share = counts.certified[case][there] / counts.images[there]
+    clean = counts.clean[case][there] / counts.images[there]
+    return [int(label) for label in there[np.lexsort((there, -clean, -share))]]
+
+
+def _dots(axes: Axes, results: Results, case: tuple[str, str, int], labels: list[int]) -> None:
+    counts = results.by_class
+    assert counts is not None
+    look = looks(results.defenders)[case[0]]
+    images, rows = counts.images[labels], range(len(labels))
+    certified = counts.certified[case][labels]
+    ends = [wilson(int(hits), int(of)) for hits, of in zip(certified, images, strict=True)]
+    axes.hlines(
+        rows,
+        [100 * low for low, _ in ends],
+        [100 * high for _, high in ends],
+        color=tint(look.colour, 0.35),
+        linewidth=2.4,
+    )
+    dots: dict[str, Any] = {"linestyle": "none"}
+    clean: dict[str, Any] = {"marker": "|", "markersize": 6, "markeredgecolor": QUIET, "markeredgewidth": 1}
+    axes.plot(100 * counts.clean[case][labels] / images, rows, label="clean", **{**dots, **clean})
+    axes.plot(100 * certified / images, rows, label="certified", **{**line_style(look), **dots})
+    plain = "" if results.votes.get("class_names") else "class "
+    axes.set_yticks(rows, [plain + shortened(results.class_names[label], 24) for label in labels])
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_xlim(-2.5, 102.5)
+    axes.spines["left"].set_visible(False)

@@ -1,0 +1,127 @@
+"""The numbers of the paper as it prints them, to be set beside a run's; one JSON file per data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from costcert.errors import SpellingError, nearest
+from costcert.geometry.ablations import parse_ablation
+from costcert.geometry.patches import Square
+from costcert.geometry.sizes import ImageSize, as_image_size
+
+DATASETS = ("imagenet", "gtsrb", "cifar100")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the numbers stand in print."""
+
+    authors: tuple[str, ...]
+    title: str
+    venue: str
+    table: int
+
+    @property
+    def short(self) -> str:
+        return f"{self.authors[0].split()[-1]} et al., Table {self.table}"
+
+    def __str__(self) -> str:
+        authors = f"{', '.join(self.authors[:-1])} and {self.authors[-1]}"
+        return f"{authors}: {self.title}. {self.venue}"
+
+
+class PublishedPatch(NamedTuple):
+    """A square as the paper spells it, and its side in pixels as the paper says."""
+
+    spelled: str
+    side: int
+
+    @property
+    def patch(self) -> Square:
+        return Square(self.side)
+
+    def __str__(self) -> str:
+        return f"{self.spelled} ({self.side} px)"
+
+
+@dataclass(frozen=True)
+class PublishedDefender:
+    """A row name of the paper.
+
+    Args:
+        defender: what this package calls the same certification.
+        ablation: where the paper says it; it does not for numbers that it took from other papers.
+    """
+
+    name: str
+    defender: str
+    model: str
+    ablation: str | None
+    about: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """One data set of one table of the paper.
+
+    Args:
+        shares: clean and certified accuracy by (defender's name, metric, patch as spelled, k). None is the
+            paper's n/a; what the paper has no row for is not there.
+    """
+
+    dataset: str
+    title: str
+    split: str
+    images: int
+    classes: int
+    image_size: ImageSize
+    source: Source
+    patches: tuple[PublishedPatch, ...]
+    defenders: tuple[PublishedDefender, ...]
+    shares: Mapping[tuple[str, str, str, int], float | None]
+
+    def passes(self, defender: PublishedDefender) -> int | None:
+        """Mutants per image, where the paper says which vote."""
+        if defender.ablation is None:
+            return None
+        return parse_ablation(defender.ablation).count(self.image_size)
+
+
+@cache
+def published(dataset: str) -> Published:
+    """What the paper reports on `imagenet`, `gtsrb` or `cifar100`."""
+    if dataset not in DATASETS:
+        raise SpellingError(
+            f"the paper has no results on {dataset!r}{nearest(dataset.lower(), DATASETS)}: use one of "
+            f"{', '.join(DATASETS)}"
+        )
+    text = resources.files(__name__).joinpath(f"{dataset}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    patches = tuple(PublishedPatch(**patch) for patch in found["patches"])
+    return Published(
+        dataset=dataset,
+        title=found["title"],
+        split=found["split"],
+        images=found["images"],
+        classes=found["classes"],
+        image_size=as_image_size(found["image_size"]),
+        source=Source(**{**found["source"], "authors": tuple(found["source"]["authors"])}),
+        patches=patches,
+        defenders=tuple(PublishedDefender(**defender) for defender in found["defenders"]),
+        shares={
+            (row["defender"], metric, patch.spelled, row["k"]): _share(percent)
+            for row in found["rows"]
+            for metric in ("clean", "certified")
+            for patch, percent in zip(patches, row[metric], strict=True)
+        },
+    )
+
+
+def _share(percent: float | None) -> float | None:
+    # 70.3 / 100 is not the number nearest to 0.703.
+    return None if percent is None else round(percent / 100, 6)

@@ -1,0 +1,61 @@
+"""Which patches of different runs are the same attack, and so belong into the same column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+from costcert.geometry.patches import OnePatch, Several, Square
+from costcert.geometry.sizes import ImageSize
+
+MATCH_RULE = "squares of the same share of the image, to within half a pixel of the side"
+
+
+class Threat(NamedTuple):
+    """A patch, and the size of the image it attacks."""
+
+    patch: OnePatch | Several
+    image_size: ImageSize
+
+    @property
+    def share(self) -> float:
+        """Of the image's area; several patches count as if they lay apart."""
+        one, times = (
+            (self.patch.patch, self.patch.times) if isinstance(self.patch, Several) else (self.patch, 1)
+        )
+        pixels = sum(piece.height * piece.width for piece in one.at(self.image_size).pieces())
+        return times * pixels / (self.image_size[0] * self.image_size[1])
+
+    def __str__(self) -> str:
+        percent = 100 * self.share
+        return f"{self.patch} ({percent:.1f} %)" if percent >= 0.05 else f"{self.patch} ({percent:.1g} %)"
+
+    def distance(self, other: Threat) -> float | None:
+        """How far two squares' sides are from the same share, in pixels of the coarser image.
+
+        None means that they are different attacks; patches of other shapes are the same only if equal.
+        """
+        if self == other:
+            return 0.0
+        if not (isinstance(self.patch, Square) and isinstance(other.patch, Square)):
+            return None
+        scale, other_scale = (sqrt(height * width) for height, width in (self.image_size, other.image_size))
+        pixels = abs(self.patch.side / scale - other.patch.side / other_scale) * min(scale, other_scale)
+        # A square halfway between two others is neither; rounding must not decide that.
+        return pixels if pixels < 0.5 - 1e-9 else None
+
+
+def paired(these: Sequence[Threat], those: Sequence[Threat]) -> dict[int, int]:
+    """Which of those each of these is, by their positions: the nearest first, each at most once."""
+    candidates = sorted(
+        (distance, this, that)
+        for this, first in enumerate(these)
+        for that, second in enumerate(those)
+        if (distance := first.distance(second)) is not None
+    )
+    pairs: dict[int, int] = {}
+    for _, this, that in candidates:
+        if this not in pairs and that not in pairs.values():
+            pairs[this] = that
+    return pairs

@@ -1,0 +1,228 @@
+"""The documentation is executed: its code runs, its commands parse, its links and pictures are there."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from typer.main import get_command
+
+import costcert as cc
+from costcert.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Commands that the pages already describe but that may not be merged yet.
+AWAITED = ("report",)
+
+
+class Block(NamedTuple):
+    """What stands between two fences: its language, what it needs, its first line's number, its text."""
+
+    language: str
+    needs: list[str]
+    line: int
+    text: str
+
+
+def blocks(page):
+    found = re.finditer(
+        r"^```([^\n`]*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    for block in found:
+        language, *needs = block[1].split() or [""]
+        yield Block(language, needs, block.string[: block.start(2)].count("\n"), block[2])
+
+
+def without_blocks(page):
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def script(path):
+    """A script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def installed(name):
+    return importlib.util.find_spec(name) is not None
+
+
+def named(pages):
+    return [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages]
+
+
+def given(page):
+    """What a page's code takes for granted: the README has just made ballots with bench/ballots.py."""
+    if page.name != "README.md" or page.parent != ROOT:
+        return {}
+    ballots, truth = script(ROOT / "bench" / "ballots.py").hard(30)
+    return {"ballots": ballots, "truth": truth}
+
+
+@pytest.mark.parametrize(
+    "page", named(page for page in PAGES if any(block.language == "python" for block in blocks(page)))
+)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    """Blocks of a page share their names; `python torch` needs torch, and what follows may need the block."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": page.stem, **given(page)}
+    left_out, ran = [], 0
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        missing = [need for need in block.needs if not installed(need)]
+        if missing:
+            left_out.append(f"line {block.line} needs {', '.join(missing)}")
+            continue
+        # Empty lines before it make a traceback name the line of the page.
+        exec(compile("\n" * block.line + block.text, page.name, "exec"), names)
+        ran += 1
+    assert ran, f"no block of {page.name} could run"
+    if left_out:
+        pytest.skip(f"{page.name}: ran {ran} blocks, but {'; '.join(left_out)}")
+
+
+def commands():
+    """Every line that calls costcert, as the shell would split it."""
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language not in ("", "sh", "bash", "console"):
+                continue
+            for line in block.text.replace("\\\n", " ").splitlines():
+                for part in re.sub(r"^\s*\$ ", "", line).split("&&"):
+                    words = part.split()
+                    if len(words) > 1 and words[0].rpartition("/")[2] == "costcert":
+                        yield pytest.param(
+                            shlex.split(part, comments=True)[1:], id=f"{page.name}: {part.strip()}"
+                        )
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_parse(words):
+    """Against the real command line, without running anything; what is spelled in them can be read too."""
+    group = get_command(app)
+    if words[0] in AWAITED and words[0] not in group.commands:
+        pytest.skip(f"costcert {words[0]} is not there yet")
+    assert words[0] in group.commands, f"there is no costcert {words[0]}"
+    command = group.commands[words[0]]
+    asked = command.make_context(words[0], words[1:]).params
+    for patch in (asked.get("patch") or "").split(","):
+        assert not patch or cc.parse_patch(patch)
+    assert not asked.get("ablation") or cc.parse_ablation(asked["ablation"])
+
+
+def test_pages_have_commands_and_wrong_ones_are_noticed():
+    assert len(list(commands())) >= 20
+    command = get_command(app).commands["certify"]
+    # Some versions of typer bring a click of their own, so the class of this error is not ours to name.
+    with pytest.raises(Exception, match="No such option: --pach"):
+        command.make_context("certify", ["votes", "--pach", "2"])
+
+
+def anchors(page):
+    """What GitHub makes of a page's headings."""
+    found = {}
+    for heading in re.findall(r"^#{1,6} (.*)$", without_blocks(page), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found[slug] = found.get(slug, 0) + 1
+    return {slug if not at else f"{slug}-{at}" for slug, times in found.items() for at in range(times)}
+
+
+@pytest.mark.parametrize("page", named([*PAGES, ROOT / "CHANGELOG.md"]))
+def test_links_lead_somewhere(page):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_index_names_every_page():
+    index = ROOT / "docs" / "README.md"
+    linked = set(re.findall(r"\]\((\w+\.md)\)", index.read_text(encoding="utf-8")))
+    assert {page.name for page in index.parent.glob("*.md")} - {index.name} <= linked
+
+
+def test_reference_is_up_to_date():
+    if not installed("torch"):
+        pytest.skip("docs/api.py looks at load_model, which needs torch")
+    page = script(ROOT / "docs" / "api.py").page()
+    assert page == (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), "run python docs/api.py"
+    assert all(f"\n### {name}\n" in page for name in cc.__all__)
+
+
+def test_pictures_are_up_to_date():
+    drawn = script(ROOT / "docs" / "geometry.py").pictures()
+    drawn["panda.svg"] = script(ROOT / "docs" / "picture.py").draw()
+    for name, picture in drawn.items():
+        assert picture == (ROOT / "docs" / name).read_text(encoding="utf-8"), f"draw {name} again"
+    shown = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    assert all(f"]({name})" in shown for name in drawn)
+
+
+def run_example(name, tmp_path, *flags):
+    return subprocess.run(
+        [sys.executable, *flags, str(ROOT / "examples" / name)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+
+
+def test_quickstart_needs_no_torch(tmp_path):
+    result = run_example("quickstart.py", tmp_path, "-X", "importtime")
+    assert "top-1" in result.stdout
+    assert "counts as lost" in result.stdout
+    assert not re.search(r"\| +(torch|PIL)$", result.stderr, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_model_certifies_and_shows_an_attack(tmp_path):
+    if not installed("torch"):
+        pytest.skip("examples/demo_model.py needs torch")
+    result = run_example("demo_model.py", tmp_path)
+    shares = [float(share) for share in re.findall(r"([\d.]+) % certified", result.stdout)]
+    assert len(shares) == 3
+    assert 50 < shares[-1] == max(shares)
+    assert "is proved" in result.stdout
+    assert "The deployed classifier says" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_extending_registers_is_found(tmp_path, monkeypatch):
+    """The page's classes as an installed package, with the page's own entry points."""
+    if not installed("PIL"):
+        pytest.skip("the data set of docs/extending.md needs Pillow")
+    page = list(blocks(ROOT / "docs" / "extending.md"))
+    code = "\n".join(block.text for block in page if block.language == "python")
+    (tmp_path / "my_package.py").write_text(code, encoding="utf-8")
+    (toml,) = (block.text for block in page if block.language == "toml")
+    points = re.sub(r'\[project.entry-points."(.*)"\]', r"[\1]", toml).replace('"', "")
+    package = tmp_path / "my_package-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert len(cc.parse_dataset("greys:7")) == 7
+    ballots, truth = np.zeros((2, 16), int), [0, 1]
+    votes = cc.Votes(ballots, truth, num_classes=3, ablation="columns:2", image_size=16)
+    certificates = cc.certify(votes, 3, ["top-one", "costcert"])
+    assert certificates.min_k("top-one", 3).tolist() == [1, 3]
+    assert certificates.rank("top-one", 3).tolist() == [1, 2]
