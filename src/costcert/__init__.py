@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from costcert.votes import Votes as Votes
     from costcert.voting import vote as vote
     from costcert.witnesses import Witness as Witness
+    from costcert.witnesses import strongest as strongest
     from costcert.witnesses import witness as witness
 
 __version__ = "0.1.0"
@@ -72,7 +73,7 @@ _HOMES = {
     "store": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
     "votes": ("Votes",),
     "voting": ("vote",),
-    "witnesses": ("Witness", "witness"),
+    "witnesses": ("Witness", "strongest", "witness"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

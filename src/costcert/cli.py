@@ -142,8 +142,8 @@ def certify(
 @app.command()
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Keep votes and certificates in this folder.")
-    ] = None,
+        Path, typer.Option("--out", "-o", help="Folder for votes, certificates and the page about them.")
+    ] = Path("costcert-demo"),
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only so many of the images.")] = None,
 ) -> None:
     """Certify clothes that come with the package, from pixels to proof, in plain words."""
@@ -342,6 +342,60 @@ def train(
                 workers=workers,
                 limit=limit,
                 download=download,
+            )
+        )
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of certificates, or .json files of results.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The report: .html (a page), .tex, .md, .csv or .json (results)."),
+    ] = Path("report.html"),
+    votes: Annotated[
+        list[Path] | None,
+        typer.Option("--votes", help="Votes of each run, for single images and classes."),
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Where the images are, to show some.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Which part of the data.")] = None,
+    name: Annotated[list[str] | None, typer.Option("--name", help="What to call each run.")] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Of the page.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", help="Published numbers beside: paper, or imagenet, gtsrb, cifar100."),
+    ] = None,
+    ks: Annotated[str, typer.Option("--k", help="List lengths, as in 1-5 or 1,5,10.")] = "1-5",
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for the figures as files.")
+    ] = None,
+    formats: Annotated[str, typer.Option("--formats", help="Of those files: svg, pdf.")] = "svg,pdf",
+    leaderboard: Annotated[bool, typer.Option("--leaderboard", help="All runs in one table.")] = False,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="Confidence intervals also in .tex and .md.")
+    ] = False,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs on different data.")] = False,
+) -> None:
+    """Show what was certified: a page for people, tables and figures for a paper, a file to cite."""
+    with _in_one_sentence():
+        from costcert.commands.report import Request, run
+
+        run(
+            Request(
+                runs=runs,
+                out=out,
+                names=name or (),
+                votes=votes or (),
+                data=data,
+                split=split,
+                compare=compare,
+                figures=figures,
+                formats=formats,
+                ks=ks,
+                leaderboard=leaderboard,
+                intervals=intervals,
+                mixed=mixed,
+                title=title,
             )
         )
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
 from costcert.certificates import Certificates
 from costcert.certification import certify
+from costcert.commands import report
 from costcert.commands.progress import bar
+from costcert.commands.report import write_report
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
 from costcert.geometry.patches import Square
@@ -20,6 +23,7 @@ from costcert.models.loading import load_model
 from costcert.reports.terminal import print_accuracy
 from costcert.store.certificates import write_certificates
 from costcert.store.votes import write_votes
+from costcert.votes import Votes
 from costcert.voting import vote
 
 PATCHES = (Square(2), Square(4), Square(6))
@@ -31,7 +35,7 @@ SOFT = Soft(temperature=0.25, best=4)
 class Request:
     """What was asked on the command line."""
 
-    out: Path | None = None
+    out: Path = Path("costcert-demo")
     limit: int | None = None
 
 
@@ -65,11 +69,29 @@ def run(request: Request) -> None:
     )
     print_accuracy(console, soft.accuracy(), headings, explain=False)
     _explain(console, hard)
-    if request.out is not None:
-        write_votes(votes, request.out / "votes")
-        write_certificates(hard, request.out / "certs", votes=votes.hard())
-        write_certificates(soft, request.out / "certs-soft", votes=votes)
-        console.print(f"\nVotes and certificates: {request.out}")
+    _keep(console, request.out, votes, hard, soft)
+
+
+def _keep(console: Console, folder: Path, votes: Votes, hard: Certificates, soft: Certificates) -> None:
+    """Votes and certificates, and the page about them where the packages that draw it are installed."""
+    write_votes(votes, folder / "votes")
+    write_certificates(hard, folder / "certs", votes=votes.hard())
+    write_certificates(soft, folder / "certs-soft", votes=votes)
+    console.print(f"\nVotes and certificates: {folder}", soft_wrap=True)
+    if not (find_spec("matplotlib") and find_spec("jinja2")):
+        console.print("For the page with figures: pip install 'costcert[report]', and again.")
+        return
+    page = folder / "report.html"
+    write_report(
+        report.Request(
+            runs=[folder / "certs", folder / "certs-soft"],
+            votes=[folder / "votes"] * 2,
+            names=["one vote a strip", "soft ballots"],
+            title="What a sticker cannot do to 500 photographs of clothes",
+            out=page,
+        )
+    )
+    console.print(f"The page about them: {page}", soft_wrap=True)
 
 
 def _explain(console: Console, certificates: Certificates) -> None:
@@ -84,8 +106,8 @@ def _explain(console: Console, certificates: Certificates) -> None:
     )
     console.print(
         "\n[bold]What to try next.[/bold]\n"
-        "  costcert demo --out demo         keep the votes and certificates\n"
-        "  costcert certify demo/votes --patch 2%,rectangle:2x8,2*square:2\n"
+        "  costcert certify costcert-demo/votes --patch 2%,rectangle:2x8,2*square:2\n"
+        "  costcert report --help           pages, tables and figures of what was certified\n"
         "  costcert vote --help             votes of your own model and images\n"
         "  costcert train --help            teach a network to vote on strips"
     )

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import floor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.models.classifier import Pixels
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MODES = {1: "L", 3: "RGB"}
 _CROPS = ("center", "squash", "border")
@@ -109,6 +110,9 @@ class Preprocessing:
 
     def normalise(self, images: Tensor) -> Tensor:
         """[N, C, H, W] for whole pixels [N, H, W, C], each by itself."""
+        # Here alone, so that pictures are prepared for people where no network is installed.
+        import torch
+
         pixels = images.permute(0, 3, 1, 2).contiguous()
         if self.mean is None or self.std is None:
             return pixels

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from costcert.reports.figures.accuracy import accuracy_by_k, accuracy_by_size
+from costcert.reports.figures.boxes import min_k_boxes
 from costcert.reports.figures.classes import accuracy_by_class
 from costcert.reports.figures.files import as_bytes, check_formats, svg
-from costcert.reports.figures.min_k import min_k_boxes, min_k_histogram
+from costcert.reports.figures.histogram import min_k_histogram
 from costcert.reports.results import Results
 from costcert.reports.style import COLUMN, PAGE
 from costcert.store.files import whole_file
@@ -24,6 +25,7 @@ __all__ = [
     "accuracy_by_class",
     "accuracy_by_k",
     "accuracy_by_size",
+    "check_formats",
     "figures",
     "min_k_boxes",
     "min_k_histogram",

@@ -14,19 +14,18 @@ from costcert.reports.figures.patches import (
     patch_title,
     sides,
 )
+from costcert.reports.figures.sheet import columns_for, sheet
 from costcert.reports.results import Results
 from costcert.reports.style import (
     PAGE,
     QUIET,
     TEXT_SIZE,
     Look,
-    columns_for,
     defender_keys,
     house_style,
     line,
     line_style,
     looks,
-    sheet,
     tint,
 )
 

@@ -9,6 +9,7 @@ import numpy as np
 from costcert.errors import CostcertError
 from costcert.metrics import wilson
 from costcert.reports.figures.patches import asked, in_order, patch_title
+from costcert.reports.figures.sheet import sheet, shortened
 from costcert.reports.results import Results
 from costcert.reports.style import (
     INK,
@@ -19,8 +20,6 @@ from costcert.reports.style import (
     line,
     line_style,
     looks,
-    sheet,
-    shortened,
     tint,
 )
 

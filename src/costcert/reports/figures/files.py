@@ -46,7 +46,7 @@ def svg(figure: Figure, *, prefix: str | None = None) -> str:
     drawing = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", drawing, flags=re.DOTALL)
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     drawing = drawing.replace("'DejaVu Sans', sans-serif", "sans-serif")
-    drawing = _leaner(drawing)
+    drawing = _renamed(_leaner(drawing), "PREFIX")
     drawing = _renamed(drawing, prefix or f"f{sha256(drawing.encode()).hexdigest()[:8]}")
     title, note = _words(figure)
     head, _, body = drawing.partition(">")
@@ -69,8 +69,7 @@ def _saved(figure: Figure, kind: str, about: dict[str, Any], **options: Any) -> 
 def _words(figure: Figure) -> tuple[str, str]:
     """Title and note, which the sheet puts first."""
     words = [text.get_text().replace("\n", " ") for text in figure.texts[:2]]
-    title, note = (*words, "Figure", "")[:2] if words else ("Figure", "")
-    return title, note
+    return words[0] if words else "Figure", words[1] if len(words) > 1 else ""
 
 
 def _leaner(drawing: str) -> str:

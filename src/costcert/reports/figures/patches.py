@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from costcert.errors import CostcertError
 from costcert.geometry.patches import Square, concrete, parse_patch
+from costcert.reports.figures.sheet import shortened, text_width
 from costcert.reports.results import Results
-from costcert.reports.style import TEXT_SIZE, shortened, text_width
+from costcert.reports.style import TEXT_SIZE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

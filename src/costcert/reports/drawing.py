@@ -1,0 +1,164 @@
+"""Pictures of single images: the patch on the image, the ballots under it, and who ends where.
+
+Hand-made SVG, which any browser and printer draws. Colours are those of Okabe and Ito.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.geometry.patches import OnePatch, Several
+from costcert.reports.examples import Bar, Example
+
+TRUE, ATTACKER, OTHER, INK, QUIET = "#0072B2", "#D55E00", "#c9ced4", "#1f2328", "#646b73"
+# Rivals that get a colour of their own, strongest first.
+RIVALS = ("#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+
+_SIDE = 224
+# More ballots than these would be thinner than a line.
+_MOST_DRAWN = 448
+
+
+def picture(example: Example, number: str) -> str:
+    """The image with the worst patch on it, and how its mutants voted."""
+    height, width = example.votes.image_size
+    scale = _SIDE / max(height, width)
+    tall, wide = height * scale, width * scale
+    drawn = _image(example.pixels, wide, tall)
+    outlines = "".join(
+        f'<rect x="{(left + piece.left) * scale:.1f}" y="{(top + piece.top) * scale:.1f}" '
+        f'width="{piece.width * scale:.1f}" height="{piece.height * scale:.1f}" '
+        f'fill="url(#hatch-{number})" stroke="{ATTACKER}" stroke-width="2"/>'
+        for top, left in example.attack.places
+        for piece in _single(example).pieces()
+    )
+    strip, bottom = _strip(example, wide, tall + 10)
+    what = f"{example.name(example.truth)}, with the patch at its worst place and the ballots below"
+    return (
+        f'<svg viewBox="-2 -2 {_SIDE + 4} {bottom + 4:.0f}" role="img" aria-label="{escape(what)}">'
+        f"{_hatch(number)}{drawn}{outlines}{strip}</svg>"
+    )
+
+
+def bars(example: Example, number: str) -> str:
+    """Clean votes of the strongest labels, and what the attacker adds to them."""
+    shown = example.bars()
+    colours = _colours(example)
+    most = max(bar.clean + bar.added for bar in shown) or 1.0
+    step, left, length = 26, 148, 180
+    parts = []
+    for row, bar in enumerate(shown):
+        y = 20 + row * step
+        clean, added = bar.clean / most * length, bar.added / most * length
+        weight = "bold" if bar.is_true else "normal"
+        colour = TRUE if bar.is_true else colours.get(bar.name, OTHER)
+        parts.append(
+            f'<text x="{left - 8}" y="{y + 12}" text-anchor="end" font-weight="{weight}">'
+            f"{escape(_short(bar.name))}</text>"
+            f'<rect x="{left}" y="{y}" width="{clean:.1f}" height="16" fill="{colour}"/>'
+            f'<rect x="{left + clean:.1f}" y="{y}" width="{added:.1f}" height="16" '
+            f'fill="url(#hatch-{number}-bars)" stroke="{ATTACKER}" stroke-width="{1 if added else 0}"/>'
+            f'<text x="{left + clean + added + 5:.1f}" y="{y + 12}" fill="{QUIET}">{_count(bar)}</text>'
+        )
+    level = left + shown[0].clean / most * length
+    bottom = 20 + len(shown) * step
+    parts.append(f'<path d="M{level:.1f} 14V{bottom}" stroke="{INK}" stroke-dasharray="3 3"/>')
+    what = ", ".join(f"{bar.name} {_count(bar)}" for bar in shown)
+    return (
+        f'<svg viewBox="0 0 390 {bottom + 4}" role="img" aria-label="Votes: {escape(what)}" font-size="12">'
+        f"{_hatch(f'{number}-bars')}"
+        f'<text x="{left}" y="10" fill="{QUIET}" font-size="11">votes left + votes the attacker gives</text>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _strip(example: Example, wide: float, top: float) -> tuple[str, float]:
+    """One cell per mutant, where it begins in the image if it keeps columns; touched ones are underlined."""
+    votes = example.votes
+    count = votes.num_mutants
+    if count > _MOST_DRAWN:
+        text = f"{count:,} ballots, too many to draw"
+        return f'<text x="0" y="{top + 12:.0f}" font-size="11" fill="{QUIET}">{text}</text>', top + 18
+    regions = votes.ablation.regions(votes.image_size)
+    starts = [region.columns.start for region in regions]
+    if len(set(starts)) == count > 1:
+        cell = wide / votes.image_size[1]
+        places = [start * cell for start in starts]
+        cell *= min(b - a for a, b in pairwise(starts))
+    else:
+        cell = wide / count
+        places = [index * cell for index in range(count)]
+    colours = _colours(example)
+    touched = set(example.attack.touched.tolist())
+    cells = []
+    for index, x in enumerate(places):
+        label = int(votes.ballots[0, index])
+        colour = TRUE if label == example.truth else colours.get(example.name(label), OTHER)
+        cells.append(
+            f'<rect x="{x:.2f}" y="{top:.0f}" width="{cell:.2f}" height="16" fill="{colour}" '
+            f'stroke="#fff" stroke-width="{min(1.0, cell / 8):.2f}"><title>{index}: '
+            f"{escape(example.name(label))}</title></rect>"
+        )
+        if index in touched:
+            cells.append(
+                f'<rect x="{x:.2f}" y="{top + 18:.0f}" width="{cell:.2f}" height="4" fill="{ATTACKER}"/>'
+            )
+    return "".join(cells), top + 22
+
+
+def _colours(example: Example) -> dict[str, str]:
+    rivals = [bar.name for bar in example.bars() if not bar.is_true]
+    return dict(zip(rivals, RIVALS, strict=False))
+
+
+def _single(example: Example) -> OnePatch:
+    patch = example.patch.at(example.votes.image_size)
+    return patch.patch.at(example.votes.image_size) if isinstance(patch, Several) else patch
+
+
+def _hatch(name: str) -> str:
+    return (
+        f'<defs><pattern id="hatch-{name}" width="5" height="5" patternUnits="userSpaceOnUse" '
+        f'patternTransform="rotate(45)"><rect width="5" height="5" fill="#fff" fill-opacity=".75"/>'
+        f'<line x1="0" y1="0" x2="0" y2="5" stroke="{ATTACKER}" stroke-width="3"/></pattern></defs>'
+    )
+
+
+def _image(pixels: npt.NDArray[np.uint8] | None, wide: float, tall: float) -> str:
+    if pixels is None:
+        return (
+            f'<rect width="{wide:.0f}" height="{tall:.0f}" fill="#f2f4f6" stroke="{OTHER}"/>'
+            f'<text x="{wide / 2:.0f}" y="{tall / 2:.0f}" text-anchor="middle" font-size="11" fill="{QUIET}">'
+            "the image was not at hand</text>"
+        )
+    return (
+        f'<image width="{wide:.0f}" height="{tall:.0f}" preserveAspectRatio="none" '
+        f'style="image-rendering:pixelated" href="{data_url(pixels)}"/>'
+    )
+
+
+def data_url(pixels: npt.NDArray[np.uint8]) -> str:
+    """The pixels as an address that holds them."""
+    from PIL import Image
+
+    plain = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+    file = io.BytesIO()
+    # Photographs are large as PNG; small pictures are small, and every pixel counts.
+    kind = "PNG" if plain.shape[0] * plain.shape[1] <= 64 * 64 else "JPEG"
+    Image.fromarray(plain).save(file, kind, **({"quality": 85} if kind == "JPEG" else {"optimize": True}))
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _short(name: str, most: int = 17) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _count(bar: Bar) -> str:
+    clean = f"{bar.clean:.4g}"
+    return f"{clean} + {bar.added:.3g}" if bar.added else clean

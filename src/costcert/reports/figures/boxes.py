@@ -1,0 +1,167 @@
+"""How large k must be: min-k as boxes by patch size, and how its mean grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.reports.figures.patches import (
+    in_order,
+    label_patches,
+    label_sizes,
+    sides,
+)
+from costcert.reports.figures.sheet import sheet
+from costcert.reports.results import Results
+from costcert.reports.style import PAGE, QUIET, defender_keys, house_style, line_style, looks, tint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Counts = npt.NDArray[np.int64]
+
+# With more classes than this small values would be squeezed together on a linear axis.
+MOST_LINEAR = 30
+
+
+@house_style
+def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
+    """Box plots of min-k by patch size, and how its mean grows from each size to the next (Fig. 5)."""
+    growing = len(sides(results) or ()) > 1
+    beside = growing and width > 5
+    note = (
+        "Boxes: the middle half of the images, with the median; whiskers: as far as 1.5 box heights; "
+        "markers: the mean."
+    )
+    if growing:
+        note += f" {'Right' if beside else 'Below'}: mean min-k divided by that of the next smaller patch."
+    figure, panels = sheet(
+        "The smallest k that can be promised, by patch size",
+        f"{note} {results.images:,} images.",
+        defender_keys(results.defenders),
+        width=width,
+        panels=1 + growing,
+        columns=1 + beside,
+        panel_height=2.5 if width > 5 else 2.1,
+        gridspec_kw={"width_ratios": [2.1, 1]} if beside else {"height_ratios": [1.25, 1]} if growing else {},
+    )
+    _boxes(panels[0], results, (width * 0.66 if beside else width) - 0.5)
+    if growing:
+        _growth(panels[1], results, (width * 0.33 if beside else width) - 0.5)
+    return figure
+
+
+class Box(NamedTuple):
+    """What a box plot shows: lower whisker, quartiles and upper whisker, and the mean."""
+
+    marks: tuple[float, float, float, float, float]
+    mean: float
+
+
+def box(counts: Counts) -> Box:
+    """The box of the images, from how many have each min-k."""
+    present = np.flatnonzero(counts)
+    q1, median, q3 = (quantile(counts, share) for share in (0.25, 0.5, 0.75))
+    reach = 1.5 * (q3 - q1)
+    low = min(q1, float(present[present >= q1 - reach][0]))
+    high = max(q3, float(present[present <= q3 + reach][-1]))
+    return Box((low, q1, median, q3, high), mean(counts))
+
+
+def mean(counts: Counts) -> float:
+    return float(counts @ np.arange(len(counts)) / counts.sum())
+
+
+def quantile(counts: Counts, share: float) -> float:
+    """As numpy's of the images one by one: between two images, on the line between them."""
+    up_to = counts.cumsum()
+    place = share * (up_to[-1] - 1)
+    below, above = (np.searchsorted(up_to, at, side="right") for at in (np.floor(place), np.ceil(place)))
+    return float(below + (above - below) * (place - np.floor(place)))
+
+
+def _boxes(axes: Axes, results: Results, room: float) -> None:
+    patches, min_ks = in_order(results), results.tally.min_ks
+    step = 0.84 / len(results.defenders)
+    wide = 0.72 * step
+    for turn, (defender, look) in enumerate(looks(results.defenders).items()):
+        mine = [patch for patch in patches if (defender, patch) in min_ks]
+        aside = step * (turn - (len(results.defenders) - 1) / 2)
+        places = np.array([patches.index(patch) + aside for patch in mine])
+        boxes = [box(min_ks[defender, patch]) for patch in mine]
+        low, q1, median, q3, high = (np.array(each) for each in zip(*(b.marks for b in boxes), strict=True))
+        # Drawn part by part: Axes.bxp would start pyplot and choose a backend for the whole process.
+        axes.vlines([*places, *places], [*low, *q3], [*q1, *high], color=look.colour, linewidth=0.8)
+        axes.bar(
+            places,
+            q3 - q1,
+            bottom=q1,
+            width=wide,
+            facecolor=tint(look.colour, 0.3),
+            edgecolor=look.colour,
+            linewidth=0.8,
+            label=f"{defender} box",
+        )
+        axes.hlines(
+            median,
+            places - wide / 2,
+            places + wide / 2,
+            color=look.colour,
+            linewidth=1.8,
+            label=f"{defender} median",
+            zorder=3,
+        )
+        axes.plot(
+            places,
+            [each.mean for each in boxes],
+            label=f"{defender} mean",
+            **{**line_style(look), "linestyle": "none", "markersize": min(look.marker_size, 5), "zorder": 4},
+        )
+    last = results.num_classes
+    if last > MOST_LINEAR:
+        axes.set_yscale("log")
+        ticks = [tick for tick in (10**power for power in range(9)) if tick * 2 < last]
+        axes.set_yticks([*ticks, last], [f"{tick:,}" for tick in [*ticks, last]])
+        axes.set_yticks([], minor=True)
+        axes.set_ylim(0.8, last * 1.9)
+    else:
+        ticks = list(range(1, last + 1, max(1, round(last / 8))))
+        axes.set_yticks([tick for tick in ticks if tick == last or last - tick >= last / 12] + [last])
+        axes.set_ylim(0.5, last + max(0.6, last * 0.1))
+    axes.axhline(last, color=QUIET, linewidth=0.7, linestyle=(0, (1, 2)), zorder=0.9)
+    axes.annotate(
+        f"k = {last:,}, all classes: no promise",
+        (0, last),
+        xycoords=("axes fraction", "data"),
+        xytext=(2, 2.5),
+        textcoords="offset points",
+        color=QUIET,
+        size="small",
+        bbox={"facecolor": "white", "linewidth": 0, "pad": 0.5},
+    )
+    axes.set_xlim(-0.5, len(patches) - 0.5)
+    axes.set_xticks([place + 0.5 for place in range(len(patches) - 1)], minor=True)
+    axes.grid(visible=True, which="minor", axis="x")
+    axes.set_ylabel("min-k" + (" (log scale)" if last > MOST_LINEAR else ""))
+    label_patches(axes, results, room)
+
+
+def _growth(axes: Axes, results: Results, room: float) -> None:
+    """r_i = mean min-k of size i over that of size i - 1."""
+    known = sides(results) or {}
+    for defender, look in looks(results.defenders).items():
+        mine = [patch for patch in known if (defender, patch) in results.tally.min_ks]
+        means = np.array([mean(results.tally.min_ks[defender, patch]) for patch in mine])
+        axes.plot(
+            [known[patch] for patch in mine[1:]],
+            means[1:] / means[:-1],
+            label=f"{defender} ratio",
+            **line_style(look),
+        )
+    axes.axhline(1, color=QUIET, linewidth=0.7, linestyle=(0, (1, 2)), zorder=0.9)
+    axes.set_ylabel("Growth of the mean, ratio r")
+    axes.margins(x=0.08)
+    label_sizes(axes, list(known.values())[1:], room)

@@ -1,0 +1,105 @@
+"""Images by their min-k: a histogram laid end to end, a bar per defender."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costcert.reports.figures.patches import for_panels, patch_title
+from costcert.reports.figures.sheet import columns_for, sheet, shortened
+from costcert.reports.results import Results
+from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Key, defender_title, house_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NO_PROMISE = "#dcdee1"
+
+
+@house_style
+def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
+    """How many images have each min-k: a bar per defender, cut into bins, a panel per patch."""
+    from matplotlib.patches import Patch
+
+    patches, left_out = for_panels(results)
+    ranges = bins(results.num_classes)
+    colours = _shades(len(ranges))
+    keys: list[Key] = [
+        (bin_title(*each, results.num_classes), Patch(facecolor=colour, linewidth=0))
+        for each, colour in zip(ranges, colours, strict=True)
+    ]
+    columns = columns_for(len(patches), width, 1.7)
+    figure, panels = sheet(
+        "Images by the smallest k that can be promised",
+        f"Share of {results.images:,} images with each min-k: from left to right k\u00a0=\u00a01, the "
+        f"strongest promise, to none.{left_out}",
+        keys,
+        width=width,
+        panels=len(patches),
+        columns=columns,
+        panel_height=0.5 + 0.16 * len(results.defenders),
+        sharex=True,
+        sharey=True,
+    )
+    names = [shortened(defender_title(defender), 22) for defender in results.defenders]
+    for patch, axes in zip(patches, panels, strict=True):
+        _bars(axes, results, patch, ranges, colours)
+        axes.set_title(patch_title(patch))
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(len(names) - 0.5, -0.5)
+    panels[0].set_xlim(0, 100)
+    panels[0].set_xticks(range(0, 101, 50))
+    figure.supxlabel("Images in %", size=TEXT_SIZE, color=QUIET)
+    return figure
+
+
+def bins(num_classes: int) -> list[tuple[int, int]]:
+    """From and up to: 1, 2, 3, 4, 5, 6-10, 11-20, 21-50, 51-100, … and all classes alone."""
+    ends = [1, 2, 3, 4, 5] + [digit * 10**power for power in range(1, 8) for digit in (1, 2, 5)]
+    below = [end for end in ends if end < num_classes - 1]
+    if num_classes > 1:
+        below.append(num_classes - 1)
+    starts = [1, *(end + 1 for end in below)]
+    return list(zip(starts, [*below, num_classes], strict=True))
+
+
+def bin_title(low: int, high: int, num_classes: int) -> str:
+    if high == num_classes:
+        return f"{high:,}: no promise"
+    return f"{'k = ' * (low == 1)}{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _bars(
+    axes: Axes, results: Results, patch: str, ranges: list[tuple[int, int]], colours: list[Any]
+) -> None:
+    rows = [
+        row for row, defender in enumerate(results.defenders) if (defender, patch) in results.tally.min_ks
+    ]
+    counts = [results.tally.min_ks[results.defenders[row], patch] for row in rows]
+    starts = np.zeros(len(rows))
+    for (low, high), colour in zip(ranges, colours, strict=True):
+        shares = np.array([100 * each[low : high + 1].sum() / results.images for each in counts])
+        seen = shares > 0
+        axes.barh(
+            np.array(rows)[seen],
+            shares[seen],
+            left=starts[seen],
+            height=0.74,
+            color=colour,
+            linewidth=0,
+            label=f"{low}-{high}",
+            clip_on=False,
+        )
+        starts += shares
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", labelcolor=INK)
+
+
+def _shades(count: int) -> list[Any]:
+    """Dark to light, and grey for the last."""
+    from matplotlib import colormaps
+
+    return [*colormaps["viridis"](np.linspace(0.05, 0.97, count - 1) if count > 1 else []), NO_PROMISE]

@@ -1,0 +1,68 @@
+"""What was found, in sentences for people who never saw the paper."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from costcert.geometry.patches import Rectangle, Several, Shape, Square, concrete
+from costcert.geometry.sizes import ImageSize
+from costcert.reports.results import Results
+from costcert.reports.style import defender_title
+
+
+class Headline(NamedTuple):
+    """The number to remember, and what it is the number of."""
+
+    share: float
+    defender: str
+    patch: str
+    k: int
+
+
+def headline(results: Results, *, k: int | None = None, patch: str | None = None) -> Headline:
+    """The best defender against the middle one of the patches, at a k that suits the number of classes."""
+    k = k or (5 if results.num_classes > 20 else 3 if results.num_classes > 5 else 1)
+    patch = patch or results.patches[len(results.patches) // 2]
+    certified = {
+        defender: float(results.tally.min_ks[defender, patch][: k + 1].sum()) / results.images
+        for defender in results.defenders
+    }
+    best = max(certified, key=lambda defender: certified[defender])
+    return Headline(certified[best], best, patch, k)
+
+
+def promise(results: Results, found: Headline) -> str:
+    """The headline as a sentence."""
+    top = "the first place" if found.k == 1 else f"the top {found.k}"
+    return (
+        f"For {100 * found.share:.1f} % of the {results.images:,} test images no "
+        f"{sticker(found.patch, results.image_size)}, anywhere, with any pixels, can push the right label "
+        f"out of {top}."
+    )
+
+
+def sticker(patch: str, image_size: ImageSize) -> str:
+    """A patch in words."""
+    value = concrete(patch, image_size)
+    if isinstance(value, Several):
+        inner = sticker(str(value.patch), image_size)
+        return f"{value.times} stickers at once, each a {inner}" if value.times > 1 else inner
+    if isinstance(value, Square):
+        return f"{value.side}-pixel square sticker"
+    if isinstance(value, Rectangle):
+        return f"{value.height} by {value.width} pixel sticker"
+    assert isinstance(value, Shape)
+    return f"sticker of this shape of {sum(map(sum, value.mask))} pixels"
+
+
+def share_of_area(patch: str, image_size: ImageSize) -> float:
+    """The part of the image that a patch covers."""
+    value = concrete(patch, image_size)
+    times = value.times if isinstance(value, Several) else 1
+    single = value.patch.at(image_size) if isinstance(value, Several) else value
+    covered = sum(piece.height * piece.width for piece in single.pieces())
+    return times * covered / (image_size[0] * image_size[1])
+
+
+def by_whom(found: Headline) -> str:
+    return defender_title(found.defender)

@@ -1,0 +1,324 @@
+"""`costcert report`: what people read is what was certified."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("matplotlib", reason="reports need costcert[report]")
+pytest.importorskip("jinja2", reason="reports need costcert[report]")
+
+import costcert as cc
+from costcert.cli import app
+from costcert.reports import words
+from costcert.reports.examples import choose, examples
+from costcert.reports.page import Run, page
+from costcert.reports.results import Results, read_results
+from costcert.store.certificates import CertificatesFolder
+from costcert.store.votes import VotesFolder
+
+CLASSES, SIDE = 12, 16
+NAMES = ["<b>true</b> & right", *(f"kind {n}" for n in range(1, CLASSES))]
+PATCHES = [cc.Square(1), cc.Square(3), cc.Square(5)]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """Votes, hard and soft certificates and the images of a made-up run."""
+    folder = tmp_path_factory.mktemp("run")
+    rng = np.random.default_rng(3)
+    truth = rng.integers(0, CLASSES, 90)
+    wrong = rng.random((90, SIDE)) < rng.random((90, 1))
+    ballots = np.where(wrong, rng.integers(0, CLASSES, (90, SIDE)), truth[:, None])
+    labels = np.stack([ballots, (ballots + 1) % CLASSES], axis=2)
+    given = rng.integers(500, 900, (90, SIDE))
+    votes = cc.Votes.soft(
+        labels,
+        np.stack([given, 1000 - given], axis=2),
+        truth,
+        cap=1000,
+        ballots=ballots,
+        num_classes=CLASSES,
+        ablation="columns:3",
+        image_size=SIDE,
+        image_ids=[f"picture-{n:03d}" for n in range(90)],
+        class_names=NAMES,
+        about={
+            "model": {
+                "name": "made up",
+                "digest": "sha256:0",
+                "hide": "crop",
+                "preprocessing": {"image_size": [SIDE, SIDE]},
+            },
+            "data": {"name": "npz", "split": "test"},
+        },
+    )
+    cc.write_votes(votes, folder / "votes", shard_size=32)
+    cc.write_certificates(cc.certify(votes.hard(), PATCHES), folder / "certs", votes=votes.hard())
+    cc.write_certificates(cc.certify(votes, PATCHES), folder / "soft", votes=votes)
+    np.savez(
+        folder / "images.npz",
+        images=rng.integers(0, 256, (90, SIDE, SIDE, 3), dtype=np.uint8),
+        labels=truth,
+        ids=votes.image_ids,
+    )
+    return folder
+
+
+def ran(*words):
+    result = CliRunner().invoke(app, ["report", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def percent(share):
+    return f"{100 * share:.1f}"
+
+
+def test_the_page_says_what_was_certified(run_folder, tmp_path):
+    out = tmp_path / "report.html"
+    result = ran(run_folder / "certs", "--votes", run_folder / "votes", "--out", out)
+    assert result.exit_code == 0
+    text = out.read_text()
+    certificates = cc.read_certificates(run_folder / "certs")
+    best = max(percent((certificates.min_k(d, PATCHES[1]) <= 3).mean()) for d in certificates.defenders)
+    sentence = f"For {best} % of the 90 test images no 3-pixel square sticker"
+    assert sentence in text
+    assert sentence in " ".join(result.stdout.split())
+    for row in certificates.accuracy().itertuples():
+        assert percent(row.certified) in text
+        assert percent(row.clean) in text
+    assert "<b>true</b>" not in text
+    assert "&lt;b&gt;true&lt;/b&gt; &amp; right" in text
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_the_page_asks_nobody_for_anything(run_folder, tmp_path):
+    out = tmp_path / "report.html"
+    ran(
+        run_folder / "certs",
+        "--votes",
+        run_folder / "votes",
+        "--data",
+        f"npz:{run_folder}/images.npz",
+        "-o",
+        out,
+    )
+    text = out.read_text()
+    assert not re.findall(r'(?:src|href|action)="(?!#|data:)[^"]*"', text)
+    assert not re.search(r"<script|@import|url\((?!#|[\"']?data:)", text)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert text.count("data:image/png;base64,") == text.count('class="card"') > 3
+
+
+def test_examples_are_the_extremes_and_the_middle(run_folder):
+    folder = CertificatesFolder(run_folder / "certs")
+    certificates = cc.read_certificates(run_folder / "certs")
+    product = np.prod([certificates.min_k("costcert", patch) for patch in PATCHES], axis=0)
+    rank = certificates.rank("costcert", PATCHES[0])
+    by_name = dict(zip(certificates.image_ids, product, strict=True))
+    chosen = choose(folder, "costcert")
+    for name, why in chosen.items():
+        below, above = (product < by_name[name]).sum(), (product > by_name[name]).sum()
+        if why == "best":
+            assert below <= 1
+        elif why == "typical":
+            assert below <= 46
+            assert above <= 45
+        elif why == "worst":
+            assert above == 0
+        else:
+            assert by_name[name] == product[rank == 1].max()
+
+
+def test_an_example_shows_its_own_numbers(run_folder):
+    results = read_results(run_folder / "soft", votes=run_folder / "votes")
+    folder, votes = CertificatesFolder(run_folder / "soft"), VotesFolder(run_folder / "votes")
+    chosen = choose(folder, "costcert")
+    shown = examples(results, folder, votes, chosen, "square:3", {})
+    assert [example.image_id for example in shown] == list(chosen)
+    certificates = cc.read_certificates(run_folder / "soft")
+    for example in shown:
+        row = list(certificates.image_ids).index(example.image_id)
+        for (defender, patch), (rank, min_k) in example.certified.items():
+            assert certificates.rank(defender, patch)[row] == rank
+            assert certificates.min_k(defender, patch)[row] == min_k
+        assert example.attack.position == example.certified["costcert", "square:3"][1]
+        bars = example.bars()
+        assert bars[0].is_true
+        assert sum(bar.added for bar in bars) <= len(example.attack.touched)
+        level = bars[0].clean
+        assert sum(bar.clean + bar.added >= level - 1e-9 for bar in bars[1:]) == min(
+            example.lifted, len(bars) - 1
+        )
+
+
+@pytest.mark.parametrize("ending", ["html", "tex", "md", "csv", "json"])
+def test_every_ending_holds_the_same_numbers(run_folder, tmp_path, ending):
+    out = tmp_path / f"report.{ending}"
+    assert ran(run_folder / "certs", "--out", out).exit_code == 0
+    text = out.read_text()
+    accuracy = cc.read_certificates(run_folder / "certs").accuracy()
+    for share in accuracy["certified"]:
+        assert (str(share) if ending in ("csv", "json") else percent(share)) in text
+
+
+def test_results_come_back_from_their_file(run_folder, tmp_path):
+    out = tmp_path / "mine.json"
+    ran(run_folder / "certs", "--out", out, "--name", "my run")
+    back, there = read_results(out), read_results(run_folder / "certs", name="my run")
+    assert back.name == there.name == "my run"
+    assert back.accuracy(range(1, 13)).equals(there.accuracy(range(1, 13)))
+    assert back.manifest == there.manifest
+    assert back.passes == SIDE
+    assert ran(out, "--out", tmp_path / "again.html").exit_code == 0
+
+
+def test_several_runs_and_the_leaderboard(run_folder, tmp_path):
+    both = [run_folder / "certs", run_folder / "soft"]
+    out = tmp_path / "both.html"
+    assert ran(*both, "--name", "hard", "--name", "soft", "--out", out).exit_code == 0
+    assert "Figures: soft" in out.read_text()
+    for name in ("hard", "soft"):
+        ran(both[name == "soft"], "--name", name, "--out", tmp_path / f"{name}.json")
+    board = tmp_path / "board.html"
+    files = [tmp_path / "hard.json", tmp_path / "soft.json"]
+    assert ran(*files, "--leaderboard", "--k", "1,5", "--out", board).exit_code == 0
+    text = board.read_text()
+    assert "hard" in text
+    assert "soft" in text
+    for name in files:
+        for share in read_results(name).accuracy([1, 5])["certified"]:
+            assert percent(share) in text
+
+
+def test_figures_as_files(run_folder, tmp_path):
+    out = tmp_path / "r.md"
+    result = ran(run_folder / "certs", "--out", out, "--figures", tmp_path / "figures", "--formats", "svg")
+    assert result.exit_code == 0
+    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert "accuracy-by-size.svg" in drawn
+    assert all(name.endswith(".svg") for name in drawn)
+
+
+def test_names_of_runs_lead_nowhere(run_folder, tmp_path):
+    both = [run_folder / "certs", run_folder / "soft"]
+    names = ["--name", "../../up", "--name", "/etc"]
+    figures = tmp_path / "deep" / "figures"
+    assert (
+        ran(*both, *names, "--out", tmp_path / "r.md", "--figures", figures, "--formats", "svg").exit_code
+        == 0
+    )
+    assert sorted(path.name for path in figures.iterdir()) == ["etc", "up"]
+
+
+def test_published_numbers_stand_beside_ours(tmp_path):
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 43, 50)
+    ballots = np.where(rng.random((50, 32)) < 0.6, truth[:, None], rng.integers(0, 43, (50, 32)))
+    votes = cc.Votes(
+        ballots,
+        truth,
+        num_classes=43,
+        ablation="columns:4",
+        image_size=32,
+        about={"data": {"name": "torchvision:GTSRB", "split": "test"}},
+    )
+    certificates = cc.certify(votes, [cc.Square(2), cc.Square(5)])
+    cc.write_certificates(certificates, tmp_path / "certs", votes=votes)
+    out = tmp_path / "r.md"
+    assert ran(tmp_path / "certs", "--compare", "paper", "--out", out).exit_code == 0
+    text = out.read_text()
+    for published in ("47.3", "79.4", "66.8", "94.3"):
+        assert published in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{run}/certs", "--out", "{tmp}/report.docx"], "ends in .docx: a report ends in .html"),
+        (["{run}/nothing", "--out", "{tmp}/r.html"], "is not there"),
+        (["{run}/votes", "--out", "{tmp}/r.html"], "is not the manifest of certificates"),
+        (["{run}/certs", "--votes", "{run}/certs", "--out", "{tmp}/r.html"], "is not the manifest of votes"),
+        (["{run}/certs", "--name", "a", "--name", "b", "--out", "{tmp}/r.html"], "got 2 --name for 1 runs"),
+        (["{run}/certs", "--compare", "paper", "--out", "{tmp}/r.html"], "the paper has no numbers on npz"),
+        (["{run}/certs", "--compare", "gtrsb", "--out", "{tmp}/r.html"], "gtsrb"),
+        (["{run}/certs", "--k", "0", "--out", "{tmp}/r.html"], "cannot read k"),
+        (["{run}/images.npz", "--out", "{tmp}/r.html"], "cannot be read as JSON"),
+        (
+            [
+                "{run}/certs",
+                "--data",
+                "npz:{run}/none.npz",
+                "--votes",
+                "{run}/votes",
+                "--out",
+                "{tmp}/r.html",
+            ],
+            "none",
+        ),
+        (["{run}/certs", "--figures", "{tmp}/f", "--formats", "gif", "--out", "{tmp}/r.html"], "gif"),
+    ],
+)
+def test_bad_input_is_one_sentence(run_folder, tmp_path, words, said):
+    result = ran(*(word.format(run=run_folder, tmp=tmp_path) for word in words))
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_results_are_said_so(run_folder, tmp_path):
+    out = tmp_path / "r.json"
+    ran(run_folder / "certs", "--out", out)
+    whole = json.loads(out.read_text())
+    for damage in (
+        {"images": 91},
+        {"counts": []},
+        {"manifest": {}},
+        {"version": 9},
+        {"counts": [{"defender": "costcert", "patch": "square:1", "rank": {"99": 90}, "min_k": {"1": 90}}]},
+    ):
+        out.write_text(json.dumps({**whole, **damage}))
+        result = ran(out, "--out", tmp_path / "r.html")
+        assert result.exit_code == 2
+        assert not (tmp_path / "r.html").exists()
+
+
+def test_votes_of_other_images_are_refused(run_folder, tmp_path):
+    votes = cc.read_votes(run_folder / "votes")
+    cc.write_votes(votes.take(slice(0, 5)), tmp_path / "few")
+    result = ran(run_folder / "certs", "--votes", tmp_path / "few", "--out", tmp_path / "r.html")
+    assert result.exit_code == 2
+    assert "pass the votes that these certificates were made from" in " ".join(result.stderr.split())
+
+
+def test_fifty_thousand_images_fit_into_three_megabytes():
+    rng = np.random.default_rng(0)
+    votes = cc.Votes(
+        np.where(rng.random((50_000, 28)) < 0.7, 5, rng.integers(0, 1000, (50_000, 28))),
+        np.full(50_000, 5),
+        num_classes=1000,
+        ablation="columns:4",
+        image_size=28,
+    )
+    certificates = cc.certify(votes, [1, 2, 3, 4, 5, 6, 7])
+    from costcert.metrics import Tally
+
+    tally = Tally()
+    tally.add(certificates)
+    manifest = {"votes": {"num_classes": 1000, "image_size": [28, 28], "ablation": "columns:4"}}
+    text = page([Run(Results("large", manifest, tally))])
+    assert "of the 50,000 test images" in text
+    assert len(text.encode()) < 3_000_000
+
+
+def test_patches_in_words():
+    assert words.sticker("square:4", (28, 28)) == "4-pixel square sticker"
+    assert words.sticker("rectangle:2x8", (28, 28)) == "2 by 8 pixel sticker"
+    assert words.sticker("2*square:3", (28, 28)) == "2 stickers at once, each a 3-pixel square sticker"
+    assert words.sticker("shape:010/111", (28, 28)) == "sticker of this shape of 4 pixels"
+    assert words.share_of_area("2*square:7", (28, 28)) == pytest.approx(1 / 8)
