@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from costcert.store import read_votes as read_votes
     from costcert.store import write_certificates as write_certificates
     from costcert.store import write_votes as write_votes
+    from costcert.tuning import tune as tune
     from costcert.votes import Votes as Votes
     from costcert.voting import vote as vote
     from costcert.witnesses import Witness as Witness
@@ -71,6 +72,7 @@ _HOMES = {
     "models.classifier": ("Classifier", "Soft"),
     "models.loading": ("load_model",),
     "store": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
+    "tuning": ("tune",),
     "votes": ("Votes",),
     "voting": ("vote",),
     "witnesses": ("Witness", "strongest", "witness"),

@@ -116,6 +116,9 @@ def certify(
     tau: Annotated[
         int, typer.Option("--tau", min=0, help="Units by which soft ballots may be off, per label.")
     ] = 0,
+    tuned: Annotated[
+        Path | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
+    ] = None,
 ) -> None:
     """Certify votes: the rank and min-k of every image, for each defender and patch."""
     from costcert.commands.certify import Request, run
@@ -135,6 +138,7 @@ def certify(
                 hard=hard,
                 epsilon=epsilon,
                 tau=tau,
+                tuned=tuned,
             )
         )
 
@@ -213,6 +217,9 @@ def vote(
         typer.Option("--probe", help="Measure how far logits move on this machine, for --epsilon probe."),
     ] = False,
     download: Annotated[bool, typer.Option("--download", help="Fetch data that are not there.")] = False,
+    tuned: Annotated[
+        Path | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
+    ] = None,
 ) -> None:
     """Ask a model about every mutant of every image, and keep the votes."""
     with _in_one_sentence():
@@ -243,6 +250,7 @@ def vote(
                 shard_size=shard_size,
                 skip_corrupt=skip_corrupt,
                 probe=probe,
+                tuned=tuned,
             )
         )
 
@@ -342,6 +350,37 @@ def train(
                 workers=workers,
                 limit=limit,
                 download=download,
+            )
+        )
+
+
+@app.command()
+def tune(
+    votes: Annotated[Path, typer.Argument(help="Votes of validation images, soft and of all mutants.")],
+    patch: Annotated[str, typer.Option("--patch", "-p", help="Patches that count, as in 2,5 or 2%.")],
+    ks: Annotated[str, typer.Option("--k", help="List lengths that count, as in 1,5.")] = "1,5",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The .json file for the choice; beside the votes.")
+    ] = None,
+    most_passes: Annotated[
+        int | None, typer.Option("--most-passes", min=1, help="Let at most so many mutants vote.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Of the soft ballots, if they do not say it.")
+    ] = None,
+) -> None:
+    """Choose which mutants vote, and how softly, for the most certified accuracy; no model is asked."""
+    with _in_one_sentence():
+        from costcert.commands.tune import Request, run
+
+        run(
+            Request(
+                votes=votes,
+                patches=patch,
+                ks=ks,
+                out=out,
+                most_passes=most_passes,
+                temperature=temperature,
             )
         )
 

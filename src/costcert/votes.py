@@ -156,6 +156,26 @@ class Votes:
         """The same votes without their soft ballots."""
         return self._rebuilt(self.ballots, keep_soft=False)
 
+    def tempered(self, power: float) -> Votes:
+        """The same mutants with soft ballots of another temperature: every share is raised to `power`.
+
+        A power above 1 sharpens: the temperature is divided by it. What a ballot gave to no label counts as
+        one more label, so that a power of 1 changes nothing and a ballot never gives more than its cap.
+        """
+        if self.labels is None or self.units is None:
+            raise VotesError("these votes are hard, and hard ballots have no temperature: vote softly")
+        if not 0 < power < float("inf"):
+            raise VotesError(f"a power is above 0, got {power}")
+        share = self.units / self.cap
+        rest = np.clip(1 - share.sum(axis=2, keepdims=True), 0, None)
+        raised = share**power
+        total = raised.sum(axis=2, keepdims=True) + rest**power
+        # A share that is a whole number of units may come out a hair below it.
+        units = np.floor(raised / np.where(total > 0, total, 1) * self.cap + 1e-6).astype(np.int32)
+        part = self._rebuilt(self.ballots)
+        part.units = units
+        return part
+
     def take(self, images: Any) -> Votes:
         """The votes of some images, by slice, indices or mask."""
         return self._rebuilt(self.ballots[images], images=images)

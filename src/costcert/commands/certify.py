@@ -24,6 +24,7 @@ from costcert.reports.terminal import print_accuracy
 from costcert.store.certificates import CertificatesPlan, certificates_manifest
 from costcert.store.exports import EXPORTS, Export
 from costcert.store.votes import VotesArchive, VotesFolder, VotesSource
+from costcert.tuning import Ballots, Setting, read_tuned
 from costcert.votes import Votes
 
 # Images between two movements of the progress bar.
@@ -46,6 +47,7 @@ class Request:
     hard: bool
     epsilon: str | None
     tau: int
+    tuned: Path | None = None
 
 
 def run(request: Request) -> None:
@@ -81,17 +83,23 @@ class _Work:
     def __init__(self, request: Request, source: VotesSource) -> None:
         self.request = request
         self.source = source
+        self.tuned = None if request.tuned is None else _tuned(request)
         first = self._prepared(source.shard(0))
         self.ablation: Ablation = first.ablation
         self.image_size = first.image_size
         self.patches: list[OnePatch | Several] = concrete_patches(
             [text for text in request.patches.split(",") if text.strip()], first.image_size
         )
-        self.epsilon, self.tau = self._doubt(soft=first.is_soft)
+        self.soft = first.is_soft
+        self.epsilon, self.tau = self._doubt(soft=self.soft)
+        if self.tau and self.tuned is not None and self.soft:
+            raise CostcertError("tau is measured at one temperature: vote at the tuned one, then certify")
         names = [name.strip() for name in request.defenders.split(",") if name.strip()]
         self.defenders = [defender.name for defender in chosen(names, soft=first.is_soft)]
 
     def _prepared(self, votes: Votes) -> Votes:
+        if self.tuned is not None:
+            return Ballots.of(votes).under(self.tuned)
         if self.request.hard:
             votes = votes.hard()
         if self.request.ablation is not None and isinstance(self.source, VotesFolder):
@@ -147,9 +155,11 @@ class _Work:
             patches=[str(patch) for patch in self.patches],
             ablation=str(self.ablation),
             ties=self.request.ties,
-            ballots="hard" if self.request.hard else "as voted",
+            ballots="as voted" if self.soft or not self.source.manifest["soft"] else "hard",
+            temperature=None if self.tuned is None else self.tuned.temperature,
             epsilon=self.epsilon,
             tau=self.tau,
+            votes_digest=self.source.digest(),
         )
 
     def headings(self) -> dict[str, str]:
@@ -160,6 +170,13 @@ class _Work:
             f"{touched(self.ablation, patch, self.image_size).delta} of {mutants} mutants"
             for patch in self.patches
         }
+
+
+def _tuned(request: Request) -> Setting:
+    if request.hard or request.ablation is not None:
+        raise CostcertError("--tuned says which mutants vote and how softly: leave --ablation and --hard out")
+    setting, _ = read_tuned(request.tuned or Path())
+    return setting
 
 
 def _open(request: Request) -> VotesSource:
@@ -192,6 +209,7 @@ def _fill_folder(folder: Path, work: _Work, tally: Tally) -> None:
     missing = [number for number in range(plan.num_shards) if not plan.done(number)]
     for number, certificates in zip(missing, work.shards(missing), strict=True):
         plan.write(certificates, number)
+    plan.seal(missing)
     for certificates in plan.finished():
         tally.add(certificates)
 

@@ -15,6 +15,7 @@ from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.models.classifier import Classifier, Soft
 from costcert.store.votes import VotesFolder
+from costcert.tuning import read_tuned
 from costcert.voting import vote
 
 
@@ -45,12 +46,15 @@ class Request:
     shard_size: int | None = None
     skip_corrupt: bool = False
     probe: bool = False
+    tuned: Path | None = None
 
 
 def run(request: Request) -> None:
     # What is quick to refuse comes before the model, which takes seconds to load.
     soft = None if request.soft is None else parse_soft(request.soft)
     ablation = None if request.ablation is None else parse_ablation(request.ablation)
+    if request.tuned is not None:
+        ablation, soft = _tuned(request)
     dataset = _dataset(request)
     model = _model(request, dataset, ablation)
     ablation = ablation or model.ablation
@@ -71,6 +75,15 @@ def run(request: Request) -> None:
             progress=tell,
         )
     _summary(folder)
+
+
+def _tuned(request: Request) -> tuple[Ablation, Soft | None]:
+    if request.soft is not None or request.ablation is not None:
+        raise CostcertError("--tuned says which mutants vote and how softly: leave --ablation and --soft out")
+    setting, best = read_tuned(request.tuned or Path())
+    if setting.temperature is None or best is None:
+        return setting.ablation, None
+    return setting.ablation, Soft(setting.temperature, best)
 
 
 def parse_soft(text: str) -> Soft:

@@ -1,0 +1,179 @@
+"""Tuning: found from ballots alone, judged on images that had no say, and read by vote and certify."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import costcert as cc
+from costcert.cli import app
+from costcert.errors import CostcertError, StoreError
+from costcert.models.classifier import Soft, ballots_of
+from costcert.tuning import Ballots, Setting, made_at, read_tuned, tune
+from costcert.voting import vote
+from tiny import Tiny, pictures
+
+WIDTH, CLASSES = 24, 6
+
+
+def election(count=300, seed=0, *, temperature=1.0, wrong_border=5):
+    """Mutants near the border know nothing; those inside hesitate between the truth and one rival."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, CLASSES, count)
+    logits = rng.normal(size=(count, WIDTH, CLASSES)).astype(np.float32)
+    inside = slice(wrong_border, WIDTH - wrong_border)
+    sure = rng.normal(1.5, 1.2, size=(count, WIDTH))
+    for n in range(count):
+        logits[n, inside, truth[n]] += sure[n, inside] + 1
+    ballots = ballots_of(logits, Soft(temperature, CLASSES))
+    return cc.Votes.soft(
+        ballots.soft_labels,
+        ballots.soft_units,
+        truth,
+        ballots=ballots.labels,
+        num_classes=CLASSES,
+        ablation="columns:3",
+        image_size=WIDTH,
+        about={"soft": {"temperature": temperature, "best": CLASSES}},
+    ), logits
+
+
+def test_mutants_that_know_nothing_do_not_vote():
+    votes, _ = election()
+    found = tune(votes, [2, 4], k=[1, 2])
+    everyone, softly, chosen = found.steps
+    first, last = found.setting.ablation.span
+    assert 2 <= first <= 8
+    assert 15 <= last <= 21
+    assert chosen.honest > softly.honest + 0.05
+    assert chosen.honest > everyone.honest + 0.05
+    assert chosen.passes < everyone.passes == WIDTH
+
+
+def test_what_is_said_is_what_certify_finds():
+    votes, _ = election(120)
+    found = tune(votes, cc.Square(3), k=1)
+    for step in found.steps:
+        certificates = cc.certify(Ballots.of(votes).under(step.setting), cc.Square(3), "costcert")
+        assert step.reached == pytest.approx((certificates.min_k("costcert", cc.Square(3)) <= 1).mean())
+    assert found.setting == max(found.steps, key=lambda step: step.honest).setting
+
+
+def test_cross_validated_figures_come_from_images_that_had_no_say():
+    """Where labels are noise there is nothing to gain, and the honest figure must not claim any."""
+    rng = np.random.default_rng(5)
+    votes = cc.Votes(
+        rng.integers(0, 2, (60, 12)),
+        rng.integers(0, 2, 60),
+        num_classes=2,
+        ablation="columns:2",
+        image_size=12,
+    )
+    found = tune(votes, [1], k=1)
+    assert found.steps[-1].reached >= found.steps[-1].honest
+    assert found.steps[-1].honest < 0.5
+
+
+def test_fewer_passes_on_request():
+    votes, _ = election(100)
+    found = tune(votes, [2], k=1, most_passes=6)
+    assert found.steps[-1].passes <= 6
+
+
+def test_a_power_of_one_changes_nothing():
+    votes, _ = election(40)
+    assert (votes.tempered(1.0).units == votes.units).all()
+
+
+@given(st.floats(0.2, 12), st.integers(0, 5))
+def test_tempered_ballots_are_those_of_that_temperature(power, seed):
+    """Where ballots name all labels, up to what rounding downwards took from them."""
+    votes, logits = election(6, seed)
+    tempered = votes.tempered(power)
+    assert tempered.units.min() >= 0
+    assert tempered.units.sum(axis=2).max() <= votes.cap
+    if power >= 1:
+        direct = ballots_of(logits, Soft(1 / power, CLASSES))
+        assert (direct.soft_labels == tempered.labels).all()
+        assert np.abs(direct.soft_units - tempered.units).max() <= 3 * power + 12
+
+
+@given(st.integers(1, 70000), st.floats(0.1, 20), st.randoms(use_true_random=False))
+def test_tempering_never_gives_more_than_the_cap(cap, power, random):
+    units = []
+    left = cap
+    for _ in range(4):
+        units.append(random.randint(0, left))
+        left -= units[-1]
+    votes = cc.Votes.soft(
+        [[[0, 1, 2, 3]]], [[units]], [0], cap=cap, num_classes=4, ablation="columns:1", image_size=(1, 1)
+    )
+    tempered = votes.tempered(power)
+    assert tempered.units.min() >= 0
+    assert tempered.units.sum() <= cap
+    assert (np.diff(tempered.units[0, 0][np.argsort(units)]) >= 0).all()
+
+
+def test_vote_and_certify_read_the_choice(tmp_path):
+    runner = CliRunner()
+    votes, _ = election(80)
+    cc.write_votes(votes, tmp_path / "votes")
+    words = ["tune", str(tmp_path / "votes"), "--patch", "2,4", "--k", "1,2"]
+    result = runner.invoke(app, words)
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "tuned.json"
+    setting, best = read_tuned(file)
+    assert best == CLASSES
+    expected = cc.certify(Ballots.of(votes).under(setting), [2, 4], ["costcert"])
+    out = str(tmp_path / "certs")
+    certify = ["certify", str(tmp_path / "votes"), "--tuned", str(file), "--patch", "2,4", "--out", out]
+    result = runner.invoke(app, [*certify, "--defender", "costcert"])
+    assert result.exit_code == 0, result.output
+    found = cc.read_certificates(tmp_path / "certs")
+    for patch in (2, 4):
+        assert (found.min_k("costcert", patch) == expected.min_k("costcert", patch)).all()
+    manifest = json.loads((tmp_path / "certs" / "manifest.json").read_text())
+    assert manifest["ablation"] == str(setting.ablation)
+    assert manifest["temperature"] == setting.temperature
+
+
+def test_votes_made_as_chosen_are_certified_as_they_are():
+    votes = vote(Tiny(), pictures(20), "columns:3", soft=Soft(0.5, 4))
+    chosen = vote(Tiny(), pictures(20), "columns:3/span=1-6", soft=Soft(0.25, 4))
+    tempered = Ballots.of(votes).under(Setting(chosen.ablation, 0.25))
+    assert (tempered.labels == chosen.labels).all()
+    assert np.abs(tempered.units - chosen.units).max() <= 40
+    assert Ballots.of(chosen).under(Setting(chosen.ablation, 0.25)) is chosen
+
+
+def test_bad_input(tmp_path):
+    votes, _ = election(30)
+    hard = votes.hard()
+    with pytest.raises(CostcertError, match="needs soft ballots, but these votes are hard"):
+        Ballots(hard, None).under(Setting(hard.ablation, 0.5))
+    with pytest.raises(CostcertError, match="at least 10 images, got 4"):
+        tune(votes.take(slice(4)), [2])
+    with pytest.raises(CostcertError, match="hard ballots have no temperature"):
+        hard.tempered(2)
+    with pytest.raises(CostcertError, match="a power is above 0"):
+        votes.tempered(0)
+    assert made_at({"soft": {"temperature": "warm"}}) is None
+    for text in ("{}", "[]", '{"format": "costcert tuning", "version": 1, "soft": {}}', "\x00"):
+        (tmp_path / "t.json").write_text(text)
+        with pytest.raises(StoreError):
+            read_tuned(tmp_path / "t.json")
+    runner = CliRunner()
+    cc.write_votes(votes, tmp_path / "votes")
+    for words, said in (
+        (["tune", "{}/votes", "--patch", "99"], "does not fit"),
+        (["tune", "{}/nothing", "--patch", "2"], "is not there"),
+        (["certify", "{}/votes", "--patch", "2", "--tuned", "{}/t.json"], "cannot be read as JSON"),
+        (["certify", "{}/votes", "--patch", "2", "--tuned", "{}/t.json", "--hard"], "leave --ablation"),
+        (["certify", "{}/votes", "--patch", "2", "--tuned", "{}/none.json"], "is not there"),
+    ):
+        result = runner.invoke(app, [word.format(tmp_path) for word in words])
+        assert result.exit_code == 2, result.output
+        assert said in " ".join(result.stderr.split())
