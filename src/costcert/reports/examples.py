@@ -14,7 +14,7 @@ from costcert.geometry.patches import OnePatch, Several, concrete
 from costcert.reports.results import Results
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.votes import VotesFolder
-from costcert.tuning import Ballots, Setting, made_at
+from costcert.tuning import Ballots, Setting
 from costcert.votes import Votes
 from costcert.witnesses import Witness, strongest
 
@@ -170,9 +170,9 @@ def _rows(names: npt.NDArray[np.str_], chosen: Mapping[str, str]) -> list[tuple[
 def _as_certified(votes: Votes, results: Results) -> Votes:
     """The ballots that were certified, which may be part of those that were cast, or tempered."""
     manifest = results.manifest
+    if manifest.get("ballots") == "hard" or not results.votes.get("soft"):
+        votes = votes.hard()
     ablation = parse_ablation(manifest.get("ablation") or str(votes.ablation))
-    hard = manifest.get("ballots") == "hard" or not results.votes.get("soft")
-    temperature = None if hard else manifest.get("temperature") or made_at(votes.about)
-    if temperature is None and not hard:
-        return votes if ablation == votes.ablation else votes.select(ablation)
-    return Ballots.of(votes).under(Setting(ablation, temperature))
+    if votes.is_soft and manifest.get("temperature"):
+        return Ballots.of(votes).under(Setting(ablation, manifest["temperature"]))
+    return votes if ablation == votes.ablation else votes.select(ablation)
