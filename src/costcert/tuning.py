@@ -183,7 +183,7 @@ def tune(
     *,
     most_passes: int | None = None,
     temperature: float | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Tuning:
     """Choose which mutants vote and at what temperature.
 
@@ -196,21 +196,22 @@ def tune(
         progress: told how many of the folds are done.
     """
     ballots = Ballots(votes, temperature or made_at(votes.about))
+    tell = progress or (lambda done, folds: None)
     ks = tuple(dict.fromkeys(whole(each, "k") for each in ([k] if isinstance(k, int) else k)))
     goal = Goal(tuple(concrete_patches(patches, votes.image_size)), ks)
     if len(votes) < 2 * FOLDS:
         raise CostcertError(f"tuning needs at least {2 * FOLDS} images, got {len(votes)}")
-    progress(0, FOLDS + 1)
+    tell(0, FOLDS + 1)
     chosen = list(_steps(ballots, goal, most_passes))
     scores = [goal.scores(ballots.under(setting)) for _, setting in chosen]
-    progress(1, FOLDS + 1)
+    tell(1, FOLDS + 1)
     honest = np.zeros((len(chosen), len(votes)))
     # Neighbouring images are often alike (frames of one film): folds are runs of them.
     for fold, held_out in enumerate(np.array_split(np.arange(len(votes)), FOLDS)):
         rest = np.setdiff1d(np.arange(len(votes)), held_out)
         for row, (_, setting) in enumerate(_steps(ballots.take(rest), goal, most_passes)):
             honest[row, held_out] = goal.scores(ballots.take(held_out).under(setting))
-        progress(fold + 2, FOLDS + 1)
+        tell(fold + 2, FOLDS + 1)
     steps = [
         Step(name, setting, ballots.under(setting).num_mutants, float(reached.mean()), float(judged.mean()))
         for (name, setting), reached, judged in zip(chosen, scores, honest, strict=True)

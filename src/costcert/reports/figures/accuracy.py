@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from costcert.reports.figures.patches import (
     asked,
-    for_panels,
+    few_patches,
     in_order,
     label_patches,
     label_sizes,
@@ -106,7 +106,7 @@ def _side_by_side(axes: Axes, results: Results, table: pd.DataFrame, room: float
         axes.plot(places, clean, label=f"{defender} clean", **{**_clean(look), **dots, "marker": "_"})
         axes.plot(places, certified, label=f"{defender} certified", **{**line_style(look), **dots})
     axes.set_xlim(-0.6, len(patches) - 0.4)
-    label_patches(axes, results, room)
+    label_patches(axes, results, patches, room)
 
 
 def _clean(look: Look) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _clean(look: Look) -> dict[str, Any]:
 @house_style
 def accuracy_by_k(results: Results, patch: str | int | None = None, *, width: float = PAGE) -> Figure:
     """Certified accuracy of each defender against k with its 95 % interval, a panel per patch or for one."""
-    patches, left_out = for_panels(results) if patch is None else ([asked(results, patch)], "")
+    patches, left_out = few_patches(results) if patch is None else ([asked(results, patch)], "")
     ks = shown_ks(results.num_classes)
     columns = columns_for(len(patches), width)
     figure, panels = sheet(

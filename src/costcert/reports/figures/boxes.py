@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.reports.figures.patches import (
-    in_order,
+    few_patches,
     label_patches,
     label_sizes,
     sides,
@@ -32,6 +32,7 @@ def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
     """Box plots of min-k by patch size, and how its mean grows from each size to the next (Fig. 5)."""
     growing = len(sides(results) or ()) > 1
     beside = growing and width > 5
+    patches, left_out = few_patches(results)
     note = (
         "Boxes: the middle half of the images, with the median; whiskers: as far as 1.5 box heights; "
         "markers: the mean."
@@ -40,7 +41,7 @@ def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
         note += f" {'Right' if beside else 'Below'}: mean min-k divided by that of the next smaller patch."
     figure, panels = sheet(
         "The smallest k that can be promised, by patch size",
-        f"{note} {results.images:,} images.",
+        f"{note} {results.images:,} images.{left_out}",
         defender_keys(results.defenders),
         width=width,
         panels=1 + growing,
@@ -48,7 +49,7 @@ def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
         panel_height=2.5 if width > 5 else 2.1,
         gridspec_kw={"width_ratios": [2.1, 1]} if beside else {"height_ratios": [1.25, 1]} if growing else {},
     )
-    _boxes(panels[0], results, (width * 0.66 if beside else width) - 0.5)
+    _boxes(panels[0], results, patches, (width * 0.66 if beside else width) - 0.5)
     if growing:
         _growth(panels[1], results, (width * 0.33 if beside else width) - 0.5)
     return figure
@@ -83,8 +84,8 @@ def quantile(counts: Counts, share: float) -> float:
     return float(below + (above - below) * (place - np.floor(place)))
 
 
-def _boxes(axes: Axes, results: Results, room: float) -> None:
-    patches, min_ks = in_order(results), results.tally.min_ks
+def _boxes(axes: Axes, results: Results, patches: list[str], room: float) -> None:
+    min_ks = results.tally.min_ks
     step = 0.84 / len(results.defenders)
     wide = 0.72 * step
     for turn, (defender, look) in enumerate(looks(results.defenders).items()):
@@ -146,7 +147,7 @@ def _boxes(axes: Axes, results: Results, room: float) -> None:
     axes.set_xticks([place + 0.5 for place in range(len(patches) - 1)], minor=True)
     axes.grid(visible=True, which="minor", axis="x")
     axes.set_ylabel("min-k" + (" (log scale)" if last > MOST_LINEAR else ""))
-    label_patches(axes, results, room)
+    label_patches(axes, results, patches, room)
 
 
 def _growth(axes: Axes, results: Results, room: float) -> None:

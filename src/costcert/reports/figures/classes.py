@@ -74,7 +74,7 @@ def accuracy_by_class(
         _dots(axes, results, case, part)
         axes.set_title(title)
     for axes in panels[-beside:]:
-        axes.set_xlabel(f"Top-{k} accuracy in % of the class's images")
+        axes.set_xlabel(f"Top-{k} accuracy in %")
     return figure
 
 

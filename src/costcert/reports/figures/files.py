@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "pdf", "png")
 
+# Only tags are rewritten, never the words between them, in which < and > are escaped.
+_TAG = r"<[^<>]+>"
+_REFERENCE = r'(?:href="#|url\(#)([^")]+)'
+
 
 def check_formats(formats: Iterable[str]) -> list[str]:
     wanted = list(dict.fromkeys(formats))
@@ -74,16 +78,8 @@ def _words(figure: Figure) -> tuple[str, str]:
 
 def _leaner(drawing: str) -> str:
     """Without groups that say nothing, digits that nobody sees and names that nothing refers to."""
-    drawing = re.sub(r' transform="rotate\(-?0 [^"]*"', "", drawing)
-    drawing = re.sub(
-        r'(?<= )(?:d|x|y|transform|width|height)="[^"]*"',
-        lambda found: re.sub(r"-?\d+\.\d+", lambda number: _rounded(float(number[0])), found[0]),
-        drawing,
-    )
-    drawing = re.sub(r' d="([^"]*)"', lambda found: f' d="{_shorter(found[1])}"', drawing)
-    drawing = re.sub(r'style="[^"]*"', lambda found: found[0].replace(": ", ":").replace("; ", ";"), drawing)
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawing))
-    drawing = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", drawing)
+    used = set(re.findall(_REFERENCE, drawing))
+    drawing = re.sub(_TAG, lambda tag: _lean_tag(tag[0], used), drawing)
     drawing = re.sub(r">\s+<", ">\n<", _without_idle_groups(drawing))
     # Neighbours of one style say it once; opacity is left alone, for a group has it as a whole.
     return re.sub(
@@ -91,6 +87,18 @@ def _leaner(drawing: str) -> str:
         lambda found: f"<g{found[1]}>\n{found[0].replace(found[1], '')}</g>\n",
         drawing,
     )
+
+
+def _lean_tag(tag: str, used: set[str]) -> str:
+    tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
+    tag = re.sub(
+        r'(?<= )(?:d|x|y|transform|width|height)="[^"]*"',
+        lambda found: re.sub(r"-?\d+\.\d+", lambda number: _rounded(float(number[0])), found[0]),
+        tag,
+    )
+    tag = re.sub(r' d="([^"]*)"', lambda found: f' d="{_shorter(found[1])}"', tag)
+    tag = re.sub(r'style="[^"]*"', lambda found: found[0].replace(": ", ":").replace("; ", ";"), tag)
+    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", tag)
 
 
 def _rounded(number: float) -> str:
@@ -139,8 +147,8 @@ def _without_idle_groups(drawing: str) -> str:
 def _renamed(drawing: str, prefix: str) -> str:
     """Every id as the prefix and a number, in the order of appearance."""
     names: dict[str, str] = {}
-    return re.sub(
-        r'( id="|href="#|url\(#)([^")]+)',
-        lambda found: found[1] + names.setdefault(found[2], f"{prefix}-{len(names) + 1}"),
-        drawing,
-    )
+
+    def renamed(found: re.Match[str]) -> str:
+        return found[1] + names.setdefault(found[2], f"{prefix}-{len(names) + 1}")
+
+    return re.sub(_TAG, lambda tag: re.sub(r'( id="|href="#|url\(#)([^")]+)', renamed, tag[0]), drawing)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costcert.reports.figures.patches import for_panels, patch_title
+from costcert.reports.figures.patches import few_patches, patch_title
 from costcert.reports.figures.sheet import columns_for, sheet, shortened
 from costcert.reports.results import Results
 from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Key, defender_title, house_style
@@ -23,7 +23,7 @@ def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
     """How many images have each min-k: a bar per defender, cut into bins, a panel per patch."""
     from matplotlib.patches import Patch
 
-    patches, left_out = for_panels(results)
+    patches, left_out = few_patches(results)
     ranges = bins(results.num_classes)
     colours = _shades(len(ranges))
     keys: list[Key] = [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LONGEST = 18
-MOST_PANELS = 8
+MOST_PATCHES = 8
 
 
 def sides(results: Results) -> dict[str, int] | None:
@@ -35,7 +35,7 @@ def in_order(results: Results) -> list[str]:
 
 def patch_title(patch: str) -> str:
     square = parse_patch(patch)
-    return f"{square.side} px patch" if isinstance(square, Square) else shortened(patch, 2 * LONGEST)
+    return f"{square.side} px patch" if isinstance(square, Square) else shortened(patch, LONGEST)
 
 
 def asked(results: Results, patch: str | int) -> str:
@@ -48,14 +48,14 @@ def asked(results: Results, patch: str | int) -> str:
     return wanted
 
 
-def for_panels(results: Results) -> tuple[list[str], str]:
-    """Patches to give a panel each, the first and the last among them, and a word about those left out."""
+def few_patches(results: Results) -> tuple[list[str], str]:
+    """As many patches as there is room for, first and last among them, and a word if some are left out."""
     patches = in_order(results)
-    if len(patches) <= MOST_PANELS:
+    if len(patches) <= MOST_PATCHES:
         return patches, ""
-    apart = (len(patches) - 1) / (MOST_PANELS - 1)
-    shown = [patches[round(place * apart)] for place in range(MOST_PANELS)]
-    return shown, f" {MOST_PANELS} of {len(patches)} patches are shown."
+    apart = (len(patches) - 1) / (MOST_PATCHES - 1)
+    shown = [patches[round(place * apart)] for place in range(MOST_PATCHES)]
+    return shown, f" {MOST_PATCHES} of {len(patches)} patches are shown."
 
 
 def label_sizes(axes: Axes, places: list[int], room: float) -> None:
@@ -70,13 +70,19 @@ def label_sizes(axes: Axes, places: list[int], room: float) -> None:
     axes.set_xlabel("Patch side in px")
 
 
-def label_patches(axes: Axes, results: Results, room: float) -> None:
+def label_patches(axes: Axes, results: Results, patches: list[str], room: float) -> None:
     """One tick per patch, at 0, 1, 2, …"""
     known = sides(results)
-    labels = [str(known[patch]) if known else shortened(patch, LONGEST) for patch in in_order(results)]
-    needed = sum(text_width(label, TEXT_SIZE) + 0.07 for label in labels)
+    labels = [str(known[patch]) if known else _in_two_lines(patch) for patch in patches]
+    needed = len(labels) * max(
+        text_width(line, TEXT_SIZE) + 0.07 for label in labels for line in label.split("\n")
+    )
     slanted: dict[str, Any] = (
         {} if needed <= room else {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     )
     axes.set_xticks(range(len(labels)), labels, **slanted)
     axes.set_xlabel("Patch side in px" if known else "Patch")
+
+
+def _in_two_lines(patch: str) -> str:
+    return shortened(patch, LONGEST).replace(":", ":\n")

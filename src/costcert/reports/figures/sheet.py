@@ -125,10 +125,11 @@ def shortened(text: str, most: int) -> str:
 def _key_columns(keys: Sequence[Key], room: float) -> int:
     if not keys:
         return 1
-    # The line before a name and the space after it take 4.5 letters' height.
-    widths = [text_width(label, TEXT_SIZE) + 4.5 * TEXT_SIZE / 72 for label, _ in keys]
+    # As the legend is set: the line before a name, and the space between columns.
+    letter = TEXT_SIZE / 72
+    widths = [text_width(label, TEXT_SIZE) + 4.5 * letter for label, _ in keys]
     for columns in range(len(keys), 1, -1):
-        if sum(max(widths[column::columns]) for column in range(columns)) <= room:
+        if sum(max(widths[column::columns]) for column in range(columns)) <= room + 1.6 * letter:
             return ceil(len(keys) / ceil(len(keys) / columns))
     return 1
 
