@@ -11,7 +11,7 @@ from costcert import __version__
 from costcert.errors import CostcertError
 from costcert.reports import drawing, words
 from costcert.reports.examples import Example
-from costcert.reports.figures import figures, svg
+from costcert.reports.figures import COLUMN, PAGE, figures, svg
 from costcert.reports.published import Published
 from costcert.reports.results import Results
 from costcert.reports.style import defender_title
@@ -105,7 +105,16 @@ def _section(run: Run, number: int) -> dict[str, Any]:
     results = run.results
     return {
         "name": results.name,
-        "figures": [{"name": name, "svg": svg(figure)} for name, figure in figures(results).items()],
+        "figures": [
+            {
+                "name": name,
+                "broad": svg(broad, prefix=f"{number}-{name}"),
+                "narrow": svg(narrow, prefix=f"{number}-{name}-n"),
+            }
+            for (name, broad), narrow in zip(
+                figures(results, width=PAGE).items(), figures(results, width=COLUMN).values(), strict=True
+            )
+        ],
         "examples": [
             {
                 "id": example.image_id,
