@@ -58,15 +58,31 @@ class Defender(ABC):
 
     def rank(self, votes: Votes, touched: Touched) -> Counts:
         """[N], position of the true label in the prediction: the min-k against nobody, with known ties."""
-        ahead = worst_case(
-            kernels.CHEAPEST_FIRST,
-            votes,
-            [Touched.nothing(votes.num_mutants)],
-            members=votes.truth[:, np.newaxis],
-            ties="lowest",
-        )
-        rank: Counts = 1 + ahead[0]
+        nobody = [Touched.nothing(votes.num_mutants)]
+        rank: Counts = 1 + self.passing(kernels.CHEAPEST_FIRST, votes, nobody, "lowest", None)[0]
         return rank
+
+    def passing(
+        self,
+        rule: int,
+        votes: Votes,
+        cases: Sequence[Touched],
+        ties: str,
+        doubt: Doubt | None,
+        extras: Sequence[int] | None = None,
+    ) -> Counts:
+        """[P, N], how many rivals get past the true label by a rule of `kernels`, at the worst place."""
+        doubt = doubt or Doubt()
+        return worst_case(
+            rule,
+            votes,
+            cases,
+            members=votes.truth[:, np.newaxis],
+            ties=ties,
+            unknown=doubt.unknown,
+            tau=doubt.tau,
+            extras=extras,
+        )
 
     @abstractmethod
     def min_k(

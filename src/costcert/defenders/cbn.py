@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from costcert.defenders import kernels
 from costcert.defenders.base import Defender, Doubt
-from costcert.defenders.worst_case import Counts, worst_case
+from costcert.defenders.worst_case import Counts
 from costcert.geometry.touch import Touched
 from costcert.votes import Votes
 
@@ -25,13 +23,4 @@ class Cbn(Defender):
     def min_k(
         self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
     ) -> Counts:
-        doubt = doubt or Doubt()
-        return 1 + worst_case(
-            kernels.PAIRWISE,
-            votes,
-            cases,
-            members=votes.truth[:, np.newaxis],
-            ties=ties,
-            unknown=doubt.unknown,
-            tau=doubt.tau,
-        )
+        return 1 + self.passing(kernels.PAIRWISE, votes, cases, ties, doubt)

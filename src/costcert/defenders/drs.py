@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from costcert.defenders import kernels
 from costcert.defenders.base import Defender, Doubt
-from costcert.defenders.worst_case import Counts, worst_case
+from costcert.defenders.worst_case import Counts
 from costcert.geometry.touch import Touched
 from costcert.votes import Votes
 
@@ -26,14 +24,6 @@ class Drs(Defender):
     def min_k(
         self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
     ) -> Counts:
-        doubt = doubt or Doubt()
-        return 1 + worst_case(
-            kernels.PAIRWISE,
-            votes,
-            [Touched.nothing(votes.num_mutants)] * len(cases),
-            members=votes.truth[:, np.newaxis],
-            ties=ties,
-            unknown=doubt.unknown,
-            tau=doubt.tau,
-            extras=[2 * votes.cap * touched.delta for touched in cases],
-        )
+        nobody = [Touched.nothing(votes.num_mutants)] * len(cases)
+        budgets = [2 * votes.cap * touched.delta for touched in cases]
+        return 1 + self.passing(kernels.PAIRWISE, votes, nobody, ties, doubt, budgets)
