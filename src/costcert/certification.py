@@ -43,7 +43,7 @@ def certify(
     """
     wanted = concrete_patches(patches, votes.image_size)
     doubt = doubtful(votes, uncertain=uncertain, epsilon=epsilon, tau=tau)
-    guards = chosen(defenders, soft=votes.is_soft)
+    guards = chosen(defenders, soft=votes.is_soft, part=votes.asked is not None)
     cases = [touched(votes.ablation, patch, votes.image_size) for patch in wanted]
     results: dict[Case, tuple[Counts, Counts]] = {}
     by_votes = None

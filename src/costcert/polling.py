@@ -18,6 +18,7 @@ from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
 from costcert.models.classifier import Ballots, Classifier, Pixels, Soft, ballots_of
 from costcert.probe import probe
+from costcert.questions import Question, rounds
 from costcert.votes import Votes
 
 # Mutants a model is asked for at once: enough to fill its batches, few enough for their logits.
@@ -34,6 +35,7 @@ class Poll:
     Args:
         soft: also make soft ballots, this way.
         skip_corrupt: go on after an image that cannot be read.
+        until: ask an image's mutants only until this is decided.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class Poll:
         *,
         soft: Soft | None = None,
         skip_corrupt: bool = False,
+        until: Question | None = None,
     ) -> None:
         _check_classes(model, dataset)
         self.model, self.dataset, self.soft, self.skip_corrupt = model, dataset, soft, skip_corrupt
         self.ablation = ablation
+        self.until = until
         self.regions = ablation.regions(model.image_size)
         self.mutants_at_once = max(1, min(_MUTANTS_AT_ONCE, _LOGITS_AT_ONCE // model.num_classes))
 
@@ -57,6 +61,7 @@ class Poll:
             "model": dict(self.model.about()),
             "data": self.dataset.about(),
             "soft": None if self.soft is None else asdict(self.soft),
+            **({} if self.until is None else {"until": self.until.to_json()}),
             "versions": {name: found for name in _LIBRARIES if (found := _version(name))},
         }
 
@@ -71,18 +76,28 @@ class Poll:
         for images, expected in zip(wanted, parts, strict=True):
             ballots = self._blank(images)
             unread = np.ones(len(images), dtype=np.bool_)
+            asked = np.zeros(ballots.labels.shape, dtype=np.bool_)
             for part, pixels in islice(batches, len(expected)):
                 rows = [at for at, read in enumerate(pixels, part.start - images.start) if read is not None]
                 if rows:
-                    self._ask(np.stack([read for read in pixels if read is not None]), ballots, rows)
+                    read = np.stack([each for each in pixels if each is not None])
+                    if self.until is None:
+                        self._ask(read, ballots, rows, range(len(self.regions)))
+                        asked[rows] = True
+                    else:
+                        self._ask_until(read, ballots, asked, rows, images)
                     unread[rows] = False
                 done += len(part)
                 tell(done)
-            yield self._votes(images, ballots, unread, about)
+            # Of an image that nobody could read there is nothing more to ask.
+            asked[unread] = True
+            yield self._votes(images, ballots, unread, asked, about)
 
     def blank(self, images: range, about: Mapping[str, Any]) -> Votes:
         """Votes of no mutant, for what they say of themselves."""
-        return self._votes(images, self._blank(images), np.zeros(len(images), dtype=np.bool_), about)
+        ballots = self._blank(images)
+        nothing = np.zeros(len(images), dtype=np.bool_)
+        return self._votes(images, ballots, nothing, np.ones(ballots.labels.shape, dtype=np.bool_), about)
 
     def probe(self) -> dict[str, Any]:
         """Measured on a few images and regions from all over."""
@@ -131,34 +146,66 @@ class Poll:
             raise CostcertError(f"the model prepares pixels of shape {pixels.shape}, but takes {expected}")
         return pixels
 
-    def _ask(self, pixels: Pixels, ballots: Ballots, rows: list[int]) -> None:
-        """Put what the mutants of these images say into those rows of the ballots."""
-        for start in range(0, len(self.regions), self.mutants_at_once):
-            regions = self.regions[start : start + self.mutants_at_once]
-            logits = self.model.logits(pixels, regions)
-            expected = (len(pixels), len(regions), self.model.num_classes)
+    def _ask(self, pixels: Pixels, ballots: Ballots, rows: list[int], mutants: Sequence[int]) -> None:
+        """Put what these mutants of these images say into those rows of the ballots."""
+        for start in range(0, len(mutants), self.mutants_at_once):
+            some = list(mutants[start : start + self.mutants_at_once])
+            logits = self.model.logits(pixels, [self.regions[mutant] for mutant in some])
+            expected = (len(pixels), len(some), self.model.num_classes)
             if logits.shape != expected:
                 raise CostcertError(f"the model gives logits of shape {logits.shape}, expected {expected}")
             columns: Any = zip(ballots, ballots_of(logits, self.soft), strict=True)
             for mine, theirs in columns:
                 if mine is not None:
-                    mine[rows, start : start + len(regions)] = theirs
+                    mine[np.array(rows)[:, None], some] = theirs
+
+    def _ask_until(
+        self,
+        pixels: Pixels,
+        ballots: Ballots,
+        asked: npt.NDArray[np.bool_],
+        rows: list[int],
+        images: range,
+    ) -> None:
+        """Ask mutants from all over first and those between them later, each image until it is decided."""
+        assert self.until is not None
+        open_rows = np.array(rows)
+        for mutants in rounds(len(self.regions)):
+            here = [rows.index(row) for row in open_rows]
+            self._ask(pixels[here], ballots, open_rows.tolist(), mutants)
+            asked[open_rows[:, None], mutants] = True
+            chosen: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
+            truth = self.dataset.labels[images.start : images.stop][open_rows]
+            votes = self._table(chosen, truth)
+            open_rows = open_rows[~self.until.decided(votes, asked[open_rows])]
+            if not len(open_rows):
+                return
 
     def _votes(
-        self, images: range, ballots: Ballots, unread: npt.NDArray[np.bool_], about: Mapping[str, Any]
+        self,
+        images: range,
+        ballots: Ballots,
+        unread: npt.NDArray[np.bool_],
+        asked: npt.NDArray[np.bool_],
+        about: Mapping[str, Any],
     ) -> Votes:
         how: dict[str, Any] = {
-            "num_classes": self.model.num_classes,
-            "ablation": self.ablation,
-            "image_size": self.model.image_size,
             "image_ids": self.dataset.ids[images.start : images.stop],
             "class_names": self.dataset.class_names or self.model.class_names,
             "margins": ballots.margins,
             "about": about,
+            "asked": asked,
         }
         if unread.any():
             how["unread"] = unread
-        truth = self.dataset.labels[images.start : images.stop]
+        return self._table(ballots, self.dataset.labels[images.start : images.stop], **how)
+
+    def _table(self, ballots: Ballots, truth: npt.NDArray[np.int32], **how: Any) -> Votes:
+        how |= {
+            "num_classes": self.model.num_classes,
+            "ablation": self.ablation,
+            "image_size": self.model.image_size,
+        }
         if self.soft is None or ballots.soft_labels is None or ballots.soft_units is None:
             return Votes(ballots.labels, truth, **how)
         return Votes.soft(

@@ -41,6 +41,8 @@ class Votes:
         class_names: L names, for people.
         margins: [N, B], best minus second logit, for telling which ballots are numerically uncertain.
         unread: [N], images that could not be read. They stay in every denominator and count as wrong.
+        asked: [N, B], mutants that were asked, where some were not; the ballots of the others are not looked
+            at, and in every certificate they belong to the attacker.
         about: how the votes were made; goes into the manifest.
     """
 
@@ -56,6 +58,7 @@ class Votes:
         class_names: Sequence[str] | None = None,
         margins: npt.ArrayLike | None = None,
         unread: npt.ArrayLike | None = None,
+        asked: npt.ArrayLike | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.num_classes = whole(num_classes, "the number of classes")
@@ -79,6 +82,7 @@ class Votes:
         if self.margins is not None and len(self.margins) != count:
             raise VotesError(f"got ballots of {count} images, but margins of {len(self.margins)}")
         self.unread = None if unread is None else _unread(unread, count)
+        self.asked = None if asked is None else self._asked(asked)
         self.about: Mapping[str, Any] = MappingProxyType(dict(about or {}))
         self.labels: Labels | None = None
         self.units: npt.NDArray[np.int32] | None = None
@@ -208,6 +212,8 @@ class Votes:
             part.margins = self.margins[images][:, mutants]
         if self.unread is not None:
             part.unread = _unread(self.unread[images], len(part.ballots))
+        if self.asked is not None:
+            part.asked = _partly(self.asked[images][:, mutants])
         part.labels = part.units = None
         part.cap = 1
         if keep_soft and self.labels is not None and self.units is not None:
@@ -215,6 +221,23 @@ class Votes:
             part.units = np.ascontiguousarray(self.units[images][:, mutants])
             part.cap = self.cap
         return part
+
+    def whole(self, what: str) -> Votes:
+        """These votes, if every mutant was asked: `what` needs them all."""
+        if self.asked is not None:
+            raise VotesError(
+                f"{what} needs the ballots of all mutants, and some were not asked: vote in full"
+            )
+        return self
+
+    def _asked(self, values: npt.ArrayLike) -> npt.NDArray[np.bool_] | None:
+        mask = np.asarray(values)
+        if mask.dtype != np.bool_ or mask.shape != self.ballots.shape:
+            raise VotesError(
+                f"asked is true or false for each of {self.ballots.shape} ballots, got {mask.dtype} of shape "
+                f"{mask.shape}"
+            )
+        return _partly(mask)
 
     def _per_mutant(self, values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         if values.ndim != 2:
@@ -225,6 +248,11 @@ class Votes:
                 f"makes {self.num_mutants}: pass the ablation these votes were made with"
             )
         return np.ascontiguousarray(values)
+
+
+def _partly(asked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
+    """Nothing to say where all were asked."""
+    return None if asked.all() else np.ascontiguousarray(asked)
 
 
 def as_whole_numbers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:

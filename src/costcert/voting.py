@@ -20,7 +20,9 @@ from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import whole
 from costcert.models.classifier import Classifier, Soft
 from costcert.polling import Poll
-from costcert.store.files import MANIFEST, join_manifest, sweep, write_json
+from costcert.questions import Question
+from costcert.store.digests import replace_manifest
+from costcert.store.files import MANIFEST, join_manifest, sweep
 from costcert.store.parquet import shard_ranges
 from costcert.store.votes import VERSION, VotesFolder, votes_manifest, write_votes_shard
 from costcert.votes import Votes
@@ -41,6 +43,7 @@ def vote(
     soft: Soft | None = ...,
     out: None = ...,
     skip_corrupt: bool = ...,
+    until: Question | None = ...,
     probe: bool = ...,
     progress: Progress | None = ...,
 ) -> Votes: ...
@@ -56,6 +59,7 @@ def vote(
     out: str | Path,
     shard_size: int | None = ...,
     skip_corrupt: bool = ...,
+    until: Question | None = ...,
     probe: bool = ...,
     progress: Progress | None = ...,
 ) -> VotesFolder: ...
@@ -70,6 +74,7 @@ def vote(
     out: str | Path | None = None,
     shard_size: int | None = None,
     skip_corrupt: bool = False,
+    until: Question | None = None,
     probe: bool = False,
     progress: Progress | None = None,
 ) -> Votes | VotesFolder:
@@ -80,11 +85,12 @@ def vote(
         out: a folder to write to, or to go on with; otherwise the votes stay in memory.
         shard_size: images per shard of that folder.
         skip_corrupt: count an image that cannot be read as wrong, instead of stopping there.
+        until: ask each image's mutants only until this is decided.
         probe: also measure how far logits move on this machine, for `certify`'s epsilon.
         progress: told how many images have voted, of how many.
     """
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
-    poll = Poll(model, dataset, kept, soft=soft, skip_corrupt=skip_corrupt)
+    poll = Poll(model, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until)
     tell = progress or (lambda done, images: None)
     if out is None:
         about = {**poll.about(), "probe": poll.probe() if probe else None}
@@ -106,7 +112,7 @@ def _fill(folder: Path, poll: Poll, shard_size: int | None, probe: bool, tell: P
     sweep(folder)
     if probe and not about["probe"]:
         # No two measurements agree to the last digit, so a begun run keeps the one it has.
-        write_json(folder / MANIFEST, {**manifest, "made": {**about, "probe": poll.probe()}})
+        replace_manifest(folder, {**manifest, "made": {**about, "probe": poll.probe()}})
     source = VotesFolder(folder)
     ranges = shard_ranges(images, size)
     missing = source.missing()
@@ -116,4 +122,5 @@ def _fill(folder: Path, poll: Poll, shard_size: int | None, probe: bool, tell: P
     made = poll.shards(wanted, source.manifest["made"], lambda done: tell(before + done, images))
     for number, votes in zip(missing, made, strict=True):
         write_votes_shard(votes, folder, number)
+    source.seal(missing)
     return source

@@ -95,7 +95,8 @@ class _Work:
         if self.tau and self.tuned is not None and self.soft:
             raise CostcertError("tau is measured at one temperature: vote at the tuned one, then certify")
         names = [name.strip() for name in request.defenders.split(",") if name.strip()]
-        self.defenders = [defender.name for defender in chosen(names, soft=first.is_soft)]
+        part = first.asked is not None or bool(source.manifest["made"].get("until"))
+        self.defenders = [defender.name for defender in chosen(names, soft=first.is_soft, part=part)]
 
     def _prepared(self, votes: Votes) -> Votes:
         if self.tuned is not None:

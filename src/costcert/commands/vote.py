@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from costcert.commands.certify import parse_ks
 from costcert.commands.progress import bar
 from costcert.datasets.base import Dataset
 from costcert.datasets.parse import parse_dataset
@@ -14,6 +15,7 @@ from costcert.datasets.subsets import limited, read_ids, with_ids
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.models.classifier import Classifier, Soft
+from costcert.questions import Question
 from costcert.store.votes import VotesFolder
 from costcert.tuning import read_tuned
 from costcert.voting import vote
@@ -47,6 +49,9 @@ class Request:
     skip_corrupt: bool = False
     probe: bool = False
     tuned: Path | None = None
+    adaptive: bool = False
+    patches: str | None = None
+    ks: str = "1,5"
 
 
 def run(request: Request) -> None:
@@ -71,6 +76,7 @@ def run(request: Request) -> None:
             out=request.out,
             shard_size=request.shard_size,
             skip_corrupt=request.skip_corrupt,
+            until=_question(request, model),
             probe=request.probe,
             progress=tell,
         )
@@ -84,6 +90,17 @@ def _tuned(request: Request) -> tuple[Ablation, Soft | None]:
     if setting.temperature is None or best is None:
         return setting.ablation, None
     return setting.ablation, Soft(setting.temperature, best)
+
+
+def _question(request: Request, model: Classifier) -> Question | None:
+    if not request.adaptive:
+        if request.patches is not None:
+            raise CostcertError("--patch says what --adaptive has to decide: pass both, or certify later")
+        return None
+    if request.patches is None:
+        raise CostcertError("--adaptive asks until something is decided: say what by --patch and --k")
+    patches = [text for text in request.patches.split(",") if text.strip()]
+    return Question.about(patches, parse_ks(request.ks), model.image_size)
 
 
 def parse_soft(text: str) -> Soft:
@@ -147,6 +164,12 @@ def _summary(folder: VotesFolder) -> None:
         f"Votes: {folder.folder}: {folder.num_images:,} images of {made['data']['name']}, "
         f"{folder.num_mutants} mutants each ({folder.ablation})"
     )
+    if made.get("until") is not None:
+        asked = folder.asked()
+        console.print(
+            f"Asked {asked:.1f} of {folder.num_mutants} mutants an image, enough to tell the top "
+            f"{', '.join(map(str, made['until']['k']))} against {', '.join(made['until']['patches'])}"
+        )
     if made["probe"] is not None:
         flips, tried = made["probe"]["flips"], made["probe"]["mutants"]
         console.print(

@@ -38,6 +38,8 @@ class Defender(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     reads_soft: ClassVar[bool] = True
+    # Whether it can do without some of the ballots.
+    reads_part: ClassVar[bool] = True
     # Whether the prediction ranks labels by their votes, whatever the patch.
     ranks_by_votes: ClassVar[bool] = True
 
@@ -53,7 +55,7 @@ class Defender(ABC):
 
     def predict(self, votes: Votes, touched: Touched, k: int) -> npt.NDArray[np.int64]:
         """[N, k], the top-k labels, best first, ties to the lowest label."""
-        best_first = np.argsort(-self.scores(votes, touched), axis=1, kind="stable")
+        best_first = np.argsort(-self.scores(votes.whole("a prediction"), touched), axis=1, kind="stable")
         return np.asarray(best_first[:, :k])
 
     def rank(self, votes: Votes, touched: Touched) -> Counts:

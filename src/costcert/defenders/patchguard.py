@@ -33,6 +33,7 @@ class PatchGuard(Defender):
     name = "patchguard"
     title = "PatchGuard"
     reads_soft = False
+    reads_part = False
     ranks_by_votes = False
     priced: ClassVar[bool] = False
 
@@ -68,7 +69,7 @@ class PatchGuard(Defender):
         rank: Counts | None = None,
         passing: Counts | None = None,
     ) -> None:
-        ballots = votes.ballots
+        ballots = votes.whole(self.title).ballots
         if doubt is not None and doubt.unknown is not None:
             ballots = np.where(doubt.unknown, np.int32(-1), ballots)
         lowest = known_ties(ties)

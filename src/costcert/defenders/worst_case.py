@@ -50,6 +50,9 @@ def worst_case(
     """
     labels = votes.ballots[:, :, None] if votes.labels is None else votes.labels
     units = _NO_UNITS if votes.units is None else votes.units
+    if votes.asked is not None:
+        # Here, where every certificate comes by, so that no ballot is counted that nobody cast.
+        unknown = ~votes.asked if unknown is None else unknown | ~votes.asked
     if unknown is not None:
         labels = np.where(unknown[:, :, None], np.int32(-1), labels)
     labels = np.ascontiguousarray(labels)

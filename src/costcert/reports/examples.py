@@ -159,7 +159,7 @@ def examples(
             pictures.get(name),
         )
         for name, why in chosen.items()
-        if ballots[name].unread is None
+        if ballots[name].unread is None and ballots[name].asked is None
     ]
 
 

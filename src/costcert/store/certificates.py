@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from costcert.certificates import Certificates
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.patches import parse_patch
 from costcert.geometry.sizes import as_image_size
+from costcert.store.digests import seal
 from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
 from costcert.store.parquet import (
     plain_column,
@@ -50,6 +51,10 @@ class CertificatesPlan(NamedTuple):
 
     def write(self, certificates: Certificates, number: int) -> None:
         write_table(certificates_table(certificates), shard_path(self.folder, number))
+
+    def seal(self, made: Collection[int]) -> None:
+        """Note the digests of a complete folder, of which this run made these shards."""
+        seal(self.folder, self.num_shards, made)
 
 
 def certificates_manifest(
@@ -104,8 +109,10 @@ def write_certificates(certificates: Certificates, folder: str | Path, *, votes:
         **certificates.about,
     )
     plan = CertificatesPlan.begin(Path(folder), manifest, 1)
-    if not plan.done(0):
+    made = [] if plan.done(0) else [0]
+    if made:
         plan.write(certificates, 0)
+    plan.seal(made)
 
 
 def read_certificates(folder: str | Path) -> Certificates:

@@ -13,6 +13,8 @@ from typing import Any
 from costcert.errors import StoreError
 
 MANIFEST = "manifest.json"
+# The last two entries of a finished folder's manifest; see digests.py.
+OF_SHARDS, OF_MANIFEST = "shard_digests", "manifest_digest"
 
 
 @contextmanager
@@ -47,7 +49,11 @@ def sweep(folder: Path) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(manifest_text(content), encoding="utf-8")
+
+
+def manifest_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
@@ -60,7 +66,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
-    """The manifest of a folder of this kind, or a sentence about why it is none."""
+    """The manifest of a folder of this kind, without digests, or a sentence about why it is none."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise StoreError(f"{folder} is not there: expected a folder of {kind}")
@@ -74,7 +80,7 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
             f"{path} has format version {content.get('version')!r}, this costcert reads {version}: "
             "use the version it was made with, or make it again"
         )
-    return content
+    return {key: value for key, value in content.items() if key not in (OF_SHARDS, OF_MANIFEST)}
 
 
 def join_manifest(folder: Path, content: Mapping[str, Any], kind: str, version: int) -> None:

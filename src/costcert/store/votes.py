@@ -6,7 +6,7 @@ writes only what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from costcert.errors import CostcertError, StoreError, VotesError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
+from costcert.store.digests import file_digest, folder_digest, seal
 from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
 from costcert.store.parquet import (
     has_column,
@@ -48,6 +49,8 @@ class VotesSource(Protocol):
 
     def shard_length(self, number: int) -> int: ...
 
+    def digest(self) -> str: ...
+
 
 def default_shard_size(num_mutants: int) -> int:
     """Images per shard."""
@@ -77,9 +80,12 @@ def write_votes(votes: Votes, folder: str | Path, *, shard_size: int | None = No
     size = shard_size or default_shard_size(votes.num_mutants)
     join_manifest(folder, votes_manifest(votes, images=len(votes), shard_size=size), "votes", VERSION)
     sweep(folder)
-    for number, images in enumerate(shard_ranges(len(votes), size)):
-        if not shard_path(folder, number).exists():
-            write_votes_shard(votes.take(slice(images.start, images.stop)), folder, number)
+    ranges = shard_ranges(len(votes), size)
+    missing = [number for number in range(len(ranges)) if not shard_path(folder, number).exists()]
+    for number in missing:
+        images = ranges[number]
+        write_votes_shard(votes.take(slice(images.start, images.stop)), folder, number)
+    seal(folder, len(ranges), missing)
 
 
 def write_votes_shard(votes: Votes, folder: Path, number: int) -> None:
@@ -91,6 +97,8 @@ def write_votes_shard(votes: Votes, folder: Path, number: int) -> None:
     }
     if votes.unread is not None:
         columns["unread"] = pa.array(votes.unread)
+    if votes.asked is not None:
+        columns["asked"] = lists(votes.asked.astype(np.uint8))
     if votes.margins is not None:
         columns["margins"] = lists(votes.margins)
     if votes.labels is not None and votes.units is not None:
@@ -139,6 +147,30 @@ class VotesFolder:
         """Shards that are not there yet."""
         return [n for n in range(self.num_shards) if not shard_path(self.folder, n).exists()]
 
+    def digest(self) -> str:
+        """What stands for all bytes of these votes, complete ones only."""
+        self._refuse_missing()
+        return folder_digest(self.folder, self.num_shards)
+
+    def seal(self, made: Collection[int]) -> None:
+        """Note the digests of complete votes, of which this run made these shards."""
+        seal(self.folder, self.num_shards, made)
+
+    def _refuse_missing(self) -> None:
+        if missing := self.missing():
+            raise StoreError(
+                f"{len(missing)} of {self.num_shards} shards are missing in {self.folder}: "
+                "finish the run that makes these votes first"
+            )
+
+    def asked(self) -> float:
+        """Mutants asked, an image."""
+        counts = [
+            self.num_mutants * len(votes) if votes.asked is None else int(votes.asked.sum())
+            for votes in map(self.shard, range(self.num_shards))
+        ]
+        return sum(counts) / self.num_images
+
     def unread(self) -> list[str]:
         """Ids of the images that could not be read."""
         marked = (n for n in range(self.num_shards) if has_column(shard_path(self.folder, n), "unread"))
@@ -152,10 +184,7 @@ class VotesFolder:
     def shard(self, number: int) -> Votes:
         path = shard_path(self.folder, number)
         if not path.exists():
-            raise StoreError(
-                f"{len(self.missing())} of {self.num_shards} shards are missing in {self.folder}: "
-                "finish the run that makes these votes first"
-            )
+            self._refuse_missing()
         table = read_table(path)
         rows = len(self._ranges[number])
         if table.num_rows != rows:
@@ -168,6 +197,7 @@ class VotesFolder:
             "class_names": self.manifest.get("class_names"),
             "margins": list_column(table, "margins", path) if self.manifest.get("margins") else None,
             "unread": plain_column(table, "unread", path) if "unread" in table.column_names else None,
+            "asked": list_column(table, "asked", path) == 1 if "asked" in table.column_names else None,
             "about": self.manifest["made"],
         }
         truth, ballots = plain_column(table, "truth", path), list_column(table, "ballots", path)
@@ -202,7 +232,7 @@ class VotesArchive:
         num_classes: int,
         image_size: ImageSize | int | str,
     ) -> None:
-        path = Path(path)
+        path = self._path = Path(path)
         arrays = read_npz(path)
         soft = "labels" in arrays and "units" in arrays
         needed = ["truth"] if soft else ["ballots", "truth"]
@@ -247,6 +277,10 @@ class VotesArchive:
     def shard_length(self, number: int) -> int:
         return len(self._ranges[number])
 
+    def digest(self) -> str:
+        """What stands for all bytes of the file."""
+        return file_digest(self._path)
+
     def shard(self, number: int) -> Votes:
         images = self._ranges[number]
         return self._votes.take(slice(images.start, images.stop))
@@ -266,6 +300,10 @@ def _joined(shards: list[Votes]) -> Votes:
             [np.zeros(len(v), np.bool_) if v.unread is None else v.unread for v in shards]
         ),
     }
+    if any(votes.asked is not None for votes in shards):
+        about["asked"] = np.concatenate(
+            [np.ones(v.ballots.shape, np.bool_) if v.asked is None else v.asked for v in shards]
+        )
     if first.margins is not None:
         about["margins"] = np.concatenate([votes.margins for votes in shards if votes.margins is not None])
     ballots = np.concatenate([votes.ballots for votes in shards])

@@ -1,0 +1,127 @@
+"""Fewer passes: images are asked until the question is decided, and the answer is that of all ballots."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import costcert as cc
+from costcert.cli import app
+from costcert.errors import CostcertError, VotesError
+from costcert.models.classifier import Soft
+from costcert.questions import Question, rounds
+from costcert.voting import vote
+from tiny import Tiny, pictures
+
+
+@given(st.integers(1, 400))
+def test_every_mutant_has_its_turn_once(mutants):
+    turns = rounds(mutants)
+    assert sorted(mutant for turn in turns for mutant in turn) == list(range(mutants))
+    first = sorted(turns[0])
+    gaps = [b - a for a, b in pairwise(first)]
+    assert len(turns) <= 16
+    assert not gaps or max(gaps) <= 2 * min(gaps)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.integers(1, 4), min_size=1, max_size=2, unique=True),
+    st.lists(st.integers(1, 4), min_size=1, max_size=2, unique=True),
+    st.sampled_from([None, Soft(0.3, 2)]),
+    st.sampled_from(["columns:3", "rows:2", "columns:2+rows:2", "blocks:3/stride=2"]),
+)
+def test_the_answer_is_that_of_all_ballots(seed, sides, ks, soft, ablation):
+    model, data = Tiny(seed), pictures(12, seed)
+    whole = vote(model, data, ablation, soft=soft)
+    asked = vote(model, data, ablation, soft=soft, until=Question.about(sides, ks, model.image_size))
+    full, part = (cc.certify(votes, sides, ["costcert"]) for votes in (whole, asked))
+    for side in sides:
+        # Never a better promise than all ballots give, and the same one where it was asked for.
+        assert (part.min_k("costcert", side) >= full.min_k("costcert", side)).all()
+        assert (part.rank("costcert", side) >= full.rank("costcert", side)).all()
+        for k in ks:
+            for name in ("rank", "min_k"):
+                of_part, of_full = (getattr(found, name)("costcert", side) <= k for found in (part, full))
+                assert (of_part == of_full).all()
+    if asked.asked is not None:
+        same = (asked.ballots == whole.ballots) | ~asked.asked
+        assert same.all()
+
+
+def test_easy_questions_take_few_passes():
+    """All mutants vote right: to know that y0 is first takes little more than half of them."""
+
+    class Sure(Tiny):
+        def logits(self, images, regions):
+            answers = super().logits(images, regions)
+            answers[..., 1] += 100
+            return answers
+
+    data = pictures(6)
+    data.labels[:] = 1
+    votes = vote(Sure(), data, "columns:1", until=Question.about([1], [1], (6, 8)))
+    assert votes.asked is not None
+    assert votes.asked.sum(axis=1).max() <= 6
+
+
+def test_ballots_that_nobody_cast_are_never_counted():
+    rng = np.random.default_rng(0)
+    asked = rng.random((20, 8)) < 0.6
+    asked[0, 0] = False
+    ballots, truth = rng.integers(0, 4, (20, 8)), rng.integers(0, 4, 20)
+    how = {"num_classes": 4, "ablation": "columns:3", "image_size": (6, 8), "asked": asked}
+    votes = cc.Votes(ballots, truth, **how)
+    other = cc.Votes(np.where(asked, ballots, rng.integers(0, 4, (20, 8))), truth, **how)
+    for found in ("costcert", "cbn", "drs"):
+        one, two = (cc.certify(each, 2, [found]) for each in (votes, other))
+        assert (one.min_k(found, 2) == two.min_k(found, 2)).all()
+        assert (one.rank(found, 2) == two.rank(found, 2)).all()
+        plain = {**how, "asked": None}
+        full = cc.certify(cc.Votes(ballots, truth, **plain), 2, [found], uncertain=~asked)
+        assert (one.min_k(found, 2) == full.min_k(found, 2)).all()
+    for exclusive in (cc.exclusion(votes, 2, 1, k=2), cc.exclusion(other, 2, 1, k=2)):
+        assert (exclusive == cc.exclusion(votes, 2, 1, k=2)).all()
+    assert votes.select("columns:3/stride=2").asked.shape == (20, 4)
+    assert votes.take([0]).asked.tolist() == asked[:1].tolist()
+
+
+def test_what_needs_all_ballots_says_so():
+    asked = np.ones((2, 8), dtype=bool)
+    asked[0, 0] = False
+    votes = cc.Votes(
+        np.zeros((2, 8), int), [0, 0], num_classes=3, ablation="columns:3", image_size=(6, 8), asked=asked
+    )
+    for call in (
+        lambda: cc.certify(votes, 2, ["patchguard"]),
+        lambda: cc.witness(votes, 0, 2, 1),
+        lambda: cc.strongest(votes, 0, 2),
+        lambda: cc.stability(votes, 2, 1),
+    ):
+        with pytest.raises(CostcertError, match="needs the ballots of all mutants"):
+            call()
+    assert cc.certify(votes, 2).defenders == ["costcert", "cbn", "drs"]
+    with pytest.raises(VotesError, match="asked is true or false for each"):
+        cc.Votes(
+            np.zeros((2, 8), int), [0, 0], num_classes=3, ablation="columns:3", image_size=(6, 8), asked=[1]
+        )
+
+
+def test_partly_asked_votes_on_disk(tmp_path):
+    model, data = Tiny(3), pictures(30, 3)
+    question = Question.about([2], [1, 2], model.image_size)
+    folder = vote(model, data, "columns:2", until=question, out=tmp_path / "votes", shard_size=7)
+    back, there = cc.read_votes(tmp_path / "votes"), vote(model, data, "columns:2", until=question)
+    assert (back.asked == there.asked).all()
+    assert folder.asked() == there.asked.sum() / 30
+    full = vote(model, data, "columns:2", out=tmp_path / "full")
+    words = ["certify", str(tmp_path / "votes"), "--patch", "2", "--k", "1,2", "--out"]
+    assert CliRunner().invoke(app, [*words, str(tmp_path / "certs")]).exit_code == 0
+    found = cc.read_certificates(tmp_path / "certs")
+    expected = cc.certify(cc.read_votes(full.folder), 2, ["costcert"])
+    for k in (1, 2):
+        assert ((found.min_k("costcert", 2) <= k) == (expected.min_k("costcert", 2) <= k)).all()
