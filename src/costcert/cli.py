@@ -119,9 +119,22 @@ def certify(
     tuned: Annotated[
         Path | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help="Who makes the shards: local, ray or slurm.")
+    ] = "local",
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes that the engine uses.")
+    ] = None,
+    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Cores of each of them.")] = 1,
+    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs of each of them.")] = 0,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option("--engine-option", help="For the engine, as in partition=gpu; may be repeated."),
+    ] = None,
 ) -> None:
     """Certify votes: the rank and min-k of every image, for each defender and patch."""
     from costcert.commands.certify import Request, run
+    from costcert.commands.spreading import Spread
 
     with _in_one_sentence():
         run(
@@ -139,6 +152,7 @@ def certify(
                 epsilon=epsilon,
                 tau=tau,
                 tuned=tuned,
+                engine=Spread(engine, workers, cpus, gpus, engine_option or ()),
             )
         )
 
@@ -220,9 +234,29 @@ def vote(
     tuned: Annotated[
         Path | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
     ] = None,
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="Ask each image only until --patch and --k are decided.")
+    ] = False,
+    patch: Annotated[
+        str | None, typer.Option("--patch", "-p", help="Patches that --adaptive voting has to decide.")
+    ] = None,
+    ks: Annotated[str, typer.Option("--k", help="List lengths that it has to decide.")] = "1,5",
+    engine: Annotated[
+        str, typer.Option("--engine", help="Who makes the shards: local, ray or slurm.")
+    ] = "local",
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes that the engine uses.")
+    ] = None,
+    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Cores of each of them.")] = 1,
+    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs of each of them.")] = 0,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option("--engine-option", help="For the engine, as in partition=gpu; may be repeated."),
+    ] = None,
 ) -> None:
     """Ask a model about every mutant of every image, and keep the votes."""
     with _in_one_sentence():
+        from costcert.commands.spreading import Spread
         from costcert.commands.vote import Request, run
 
         run(
@@ -251,6 +285,10 @@ def vote(
                 skip_corrupt=skip_corrupt,
                 probe=probe,
                 tuned=tuned,
+                adaptive=adaptive,
+                patches=patch,
+                ks=ks,
+                engine=Spread(engine, workers, cpus, gpus, engine_option or ()),
             )
         )
 
@@ -437,6 +475,202 @@ def report(
                 title=title,
             )
         )
+
+
+@app.command()
+def explore(
+    source: Annotated[
+        Path | None, typer.Argument(help="A folder of votes or of certificates.", show_default=False)
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Show the clothes that come with the package.")
+    ] = False,
+    votes: Annotated[
+        Path | None, typer.Option("--votes", help="Where the ballots of these certificates are.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Where the images are, to show them.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Which part of the data.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The model that voted, to ask it about new pictures.")
+    ] = None,
+    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="Its weights.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Only the first so many images.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; others than this machine need the token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="8710, or any that is free.")
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", envvar="COSTCERT_TOKEN", help="What every request must bring."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="The longest answer.")] = 30.0,
+    megabytes: Annotated[float, typer.Option("--megabytes", min=0.01, help="The largest upload.")] = 10.0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
+) -> None:
+    """Open a local page: drag a sticker over an image and see what it can do, and what it cannot."""
+    with _in_one_sentence():
+        from costcert.commands.explore import Request, run
+
+        run(
+            Request(
+                source=source,
+                demo=demo,
+                votes=votes,
+                data=data,
+                split=split,
+                model=model,
+                checkpoint=checkpoint,
+                limit=limit,
+                host=host,
+                port=port,
+                token=token,
+                seconds=seconds,
+                megabytes=megabytes,
+                browser=browser,
+            )
+        )
+
+
+@app.command()
+def check(
+    certificates: Annotated[Path, typer.Argument(help="A folder of certificates.")],
+    votes: Annotated[
+        Path | None, typer.Option("--votes", help="The votes they came from, to derive them again.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="Derive for so many images; 50 by default.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Derive for every image.")] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which images a sample takes.")] = 0,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The model, to compare its weights with those noted.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Weights of a timm: or strip: model.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="The images, for --replay.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Which part of the data.")] = None,
+    replay: Annotated[
+        int | None, typer.Option("--replay", min=1, help="Ask the model again about so many images.")
+    ] = None,
+) -> None:
+    """Check certificates: every byte by its digest, and what they say by a second, plain derivation."""
+    with _in_one_sentence():
+        if everything and sample is not None:
+            raise CostcertError("--all and --sample say how many images to derive for: pass one of them")
+        from costcert.commands.check import Request, run
+
+        good = run(
+            Request(
+                certificates=certificates,
+                votes=votes,
+                sample=None if everything else sample or 50,
+                seed=seed,
+                model=model,
+                checkpoint=checkpoint,
+                data=data,
+                split=split,
+                replay=replay,
+            )
+        )
+        if not good:
+            raise typer.Exit(1)
+
+
+@app.command()
+def attack(
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="A folder that train made, timm:NAME or strip:SIZE."),
+    ],
+    data: Annotated[str, typer.Option("--data", help="Images, spelled as for vote.")],
+    patch: Annotated[str, typer.Option("--patch", "-p", help="One patch, spelled as for certify.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for what is found; continued if begun.")],
+    k: Annotated[int, typer.Option("--k", "-k", min=1, help="The list the true label is to leave.")] = 1,
+    defender: Annotated[
+        str, typer.Option("--defender", "-d", help="Who predicts and certifies: costcert, patchguard, ...")
+    ] = "costcert",
+    soft: Annotated[
+        str | None, typer.Option("--soft", help="Soft ballots: temperature and labels, as in 0.35,4.")
+    ] = None,
+    places: Annotated[
+        int, typer.Option("--places", min=1, help="Places tried on each image, the worst ones first.")
+    ] = 32,
+    restarts: Annotated[int, typer.Option("--restarts", min=0, help="Full runs at the best of them.")] = 4,
+    steps: Annotated[
+        int, typer.Option("--steps", min=0, help="Gradient steps of a run; 0 for random pixels only.")
+    ] = 40,
+    random: Annotated[int, typer.Option("--random", min=0, help="Random patches for each image.")] = 32,
+    universal: Annotated[
+        str | None, typer.Option("--universal", help="Also one patch for all: at a fixed or a random place.")
+    ] = None,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Try as hard on certified images as on the others.")
+    ] = False,
+    ablation: Annotated[
+        str | None, typer.Option("--ablation", help="What each mutant keeps; a trained model knows its own.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Weights: .safetensors, or a weights-only torch file.")
+    ] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="Use timm's own weights (fetched if need be).")
+    ] = False,
+    hide: Annotated[
+        str | None,
+        typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Which part of the data; test by default.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="So many images, by seed.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides the images and all chance.")] = 0,
+    ids: Annotated[Path | None, typer.Option("--ids", help="A file of image ids, one a line.")] = None,
+    classes: Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")] = None,
+    image_size: Annotated[str | None, typer.Option("--image-size", help="At the model's input.")] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Mutants at once.")] = None,
+    shard_size: Annotated[int | None, typer.Option("--shard-size", min=1, help="Images per shard.")] = None,
+) -> None:
+    """Try to break top-k predictions with patches of real pixels, beside what is certified."""
+    with _in_one_sentence():
+        from costcert.attacks.effort import Effort
+        from costcert.commands import vote as voting
+        from costcert.commands.attack import Request, run
+
+        code = run(
+            Request(
+                voting.Request(
+                    model=model,
+                    data=data,
+                    out=out,
+                    checkpoint=checkpoint,
+                    pretrained=pretrained,
+                    classes=classes,
+                    image_size=image_size,
+                    hide=hide,
+                    device=device,
+                    batch_size=batch_size,
+                    split=split,
+                    limit=limit,
+                    seed=seed,
+                    ids=ids,
+                    ablation=ablation,
+                    soft=soft,
+                    shard_size=shard_size,
+                ),
+                patch=patch,
+                k=k,
+                defender=defender,
+                universal=universal,
+                effort=Effort(places, restarts, steps, random, thorough),
+            )
+        )
+    raise typer.Exit(code)
 
 
 def main() -> None:

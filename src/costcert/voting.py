@@ -11,7 +11,7 @@ what is hard to read never makes an accuracy better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,7 +23,6 @@ from costcert.polling import Poll
 from costcert.questions import Question
 from costcert.store.digests import replace_manifest
 from costcert.store.files import MANIFEST, join_manifest, sweep
-from costcert.store.parquet import shard_ranges
 from costcert.store.votes import VERSION, VotesFolder, votes_manifest, write_votes_shard
 from costcert.votes import Votes
 
@@ -97,11 +96,17 @@ def vote(
         tell(0, len(dataset))
         (votes,) = poll.shards([range(len(dataset))], about, lambda done: tell(done, len(dataset)))
         return votes
-    return _fill(Path(out), poll, shard_size, probe, tell)
+    source = begin(Path(out), poll, shard_size, probe)
+    missing = source.missing()
+    before = source.num_images - sum(source.shard_length(number) for number in missing)
+    tell(before, source.num_images)
+    fill(source, poll, missing, lambda done: tell(before + done, source.num_images))
+    source.seal(missing)
+    return source
 
 
-def _fill(folder: Path, poll: Poll, shard_size: int | None, probe: bool, tell: Progress) -> VotesFolder:
-    """Write the shards that are missing, if what is there is of the same run."""
+def begin(folder: Path, poll: Poll, shard_size: int | None = None, probe: bool = False) -> VotesFolder:
+    """A folder for these votes, or one to go on with if what is there is of the same run."""
     begun: Mapping[str, Any] = VotesFolder(folder).manifest if (folder / MANIFEST).is_file() else {"made": {}}
     if shard_size is None:
         shard_size = begun.get("shard_size") or max(1, _MUTANTS_PER_SHARD // len(poll.regions))
@@ -113,14 +118,13 @@ def _fill(folder: Path, poll: Poll, shard_size: int | None, probe: bool, tell: P
     if probe and not about["probe"]:
         # No two measurements agree to the last digit, so a begun run keeps the one it has.
         replace_manifest(folder, {**manifest, "made": {**about, "probe": poll.probe()}})
-    source = VotesFolder(folder)
-    ranges = shard_ranges(images, size)
-    missing = source.missing()
-    before = images - sum(len(ranges[number]) for number in missing)
-    tell(before, images)
-    wanted = [ranges[number] for number in missing]
-    made = poll.shards(wanted, source.manifest["made"], lambda done: tell(before + done, images))
-    for number, votes in zip(missing, made, strict=True):
-        write_votes_shard(votes, folder, number)
-    source.seal(missing)
-    return source
+    return VotesFolder(folder)
+
+
+def fill(
+    source: VotesFolder, poll: Poll, numbers: Sequence[int], tell: Callable[[int], None] = lambda done: None
+) -> None:
+    """Write these shards, one after the other."""
+    wanted = [source.images(number) for number in numbers]
+    for number, votes in zip(numbers, poll.shards(wanted, source.manifest["made"], tell), strict=True):
+        write_votes_shard(votes, source.folder, number)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ from rich.console import Console
 from costcert.certificates import Certificates
 from costcert.certification import certify, concrete_patches
 from costcert.commands.progress import bar
+from costcert.commands.spreading import Spread, spread
 from costcert.defenders import chosen
+from costcert.engines.on_local import place
 from costcert.errors import CostcertError, SpellingError, StoreError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
@@ -48,6 +50,7 @@ class Request:
     epsilon: str | None
     tau: int
     tuned: Path | None = None
+    engine: Spread = field(default_factory=Spread)
 
 
 def run(request: Request) -> None:
@@ -63,7 +66,10 @@ def run(request: Request) -> None:
     elif request.out.suffix in EXPORTS:
         _export(request.out, work, tally, ks)
     else:
-        _fill_folder(request.out, work, tally)
+        _fill_folder(request, request.out, work, tally)
+        if place()[0] > 0:
+            # Of many processes the first one speaks for all.
+            return
     console = Console()
     print_accuracy(console, tally.accuracy(ks), work.headings())
     unread = source.unread() if isinstance(source, VotesFolder) else []
@@ -205,14 +211,43 @@ def _open(request: Request) -> VotesSource:
     )
 
 
-def _fill_folder(folder: Path, work: _Work, tally: Tally) -> None:
+def _fill_folder(request: Request, folder: Path, work: _Work, tally: Tally) -> None:
     plan = CertificatesPlan.begin(folder, work.manifest(), work.source.num_shards)
-    missing = [number for number in range(plan.num_shards) if not plan.done(number)]
-    for number, certificates in zip(missing, work.shards(missing), strict=True):
-        plan.write(certificates, number)
-    plan.seal(missing)
+    if request.engine.is_spread:
+        there = replace(request, votes=request.votes.resolve(), out=folder.resolve())
+        spread(request.engine, CertifyJob(there), "certifying", begin=lambda: _Filling(plan, work.source))
+    else:
+        missing = plan.missing()
+        for number, certificates in zip(missing, work.shards(missing), strict=True):
+            plan.write(certificates, number)
+        plan.seal(missing)
+    if place()[0] > 0:
+        return
     for certificates in plan.finished():
         tally.add(certificates)
+
+
+@dataclass(frozen=True)
+class CertifyJob:
+    """Makes shards of certificates, anywhere."""
+
+    request: Request
+
+    def open(self) -> Callable[[int], None]:
+        source = _open(self.request)
+        work, plan = (
+            _Work(self.request, source),
+            CertificatesPlan(self.request.out or Path(), source.num_shards),
+        )
+        return lambda number: plan.write(work.certify(source.shard(number)), number)
+
+
+class _Filling:
+    """Certificates in the making, with what only their votes know."""
+
+    def __init__(self, plan: CertificatesPlan, votes: VotesSource) -> None:
+        self.folder, self.num_images = plan.folder, votes.num_images
+        self.missing, self.seal, self.shard_length = plan.missing, plan.seal, votes.shard_length
 
 
 def _export(path: Path, work: _Work, tally: Tally, ks: list[int]) -> None:

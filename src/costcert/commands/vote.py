@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from costcert.commands.certify import parse_ks
 from costcert.commands.progress import bar
+from costcert.commands.spreading import Spread, spread
 from costcert.datasets.base import Dataset
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited, read_ids, with_ids
+from costcert.engines.on_local import place
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.models.classifier import Classifier, Soft
+from costcert.polling import Poll
 from costcert.questions import Question
 from costcert.store.votes import VotesFolder
 from costcert.tuning import read_tuned
-from costcert.voting import vote
+from costcert.voting import begin, fill, vote
 
 
 @dataclass(frozen=True)
@@ -49,24 +53,16 @@ class Request:
     skip_corrupt: bool = False
     probe: bool = False
     tuned: Path | None = None
+    engine: Spread = field(default_factory=Spread)
     adaptive: bool = False
     patches: str | None = None
     ks: str = "1,5"
 
 
 def run(request: Request) -> None:
-    # What is quick to refuse comes before the model, which takes seconds to load.
-    soft = None if request.soft is None else parse_soft(request.soft)
-    ablation = None if request.ablation is None else parse_ablation(request.ablation)
-    if request.tuned is not None:
-        ablation, soft = _tuned(request)
-    dataset = _dataset(request)
-    model = _model(request, dataset, ablation)
-    ablation = ablation or model.ablation
-    if ablation is None:
-        raise CostcertError(
-            f"{request.model} does not say what mutants keep: pass --ablation, as in columns:19"
-        )
+    if request.engine.is_spread:
+        return _run_spread(request)
+    model, dataset, ablation, soft = _asked(request)
     with bar("voting") as tell:
         folder = vote(
             model,
@@ -80,7 +76,58 @@ def run(request: Request) -> None:
             probe=request.probe,
             progress=tell,
         )
-    _summary(folder)
+    return _summary(folder)
+
+
+def _run_spread(request: Request) -> None:
+    """The same with its shards made by many."""
+    folder = spread(
+        request.engine,
+        VoteJob(replace(request, out=request.out.resolve())),
+        "voting",
+        begin=lambda: begin(request.out, _poll(request), request.shard_size, request.probe),
+    )
+    if place()[0] == 0:
+        _summary(folder)
+
+
+@dataclass(frozen=True)
+class VoteJob:
+    """Makes shards of votes, anywhere."""
+
+    request: Request
+
+    def open(self) -> Callable[[int], None]:
+        poll, source = _poll(self.request), VotesFolder(self.request.out)
+        return lambda number: fill(source, poll, [number])
+
+
+def _poll(request: Request) -> Poll:
+    model, dataset, ablation, soft = _asked(request)
+    return Poll(
+        model,
+        dataset,
+        ablation,
+        soft=soft,
+        skip_corrupt=request.skip_corrupt,
+        until=_question(request, model),
+    )
+
+
+def _asked(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None]:
+    # What is quick to refuse comes before the model, which takes seconds to load.
+    soft = None if request.soft is None else parse_soft(request.soft)
+    ablation = None if request.ablation is None else parse_ablation(request.ablation)
+    if request.tuned is not None:
+        ablation, soft = _tuned(request)
+    dataset = _dataset(request)
+    model = _model(request, dataset, ablation)
+    ablation = ablation or model.ablation
+    if ablation is None:
+        raise CostcertError(
+            f"{request.model} does not say what mutants keep: pass --ablation, as in columns:19"
+        )
+    return model, dataset, ablation, soft
 
 
 def _tuned(request: Request) -> tuple[Ablation, Soft | None]:

@@ -42,8 +42,9 @@ class CertificatesPlan(NamedTuple):
         sweep(folder)
         return cls(folder, num_shards)
 
-    def done(self, number: int) -> bool:
-        return shard_path(self.folder, number).exists()
+    def missing(self) -> list[int]:
+        """Shards that are not there yet."""
+        return [n for n in range(self.num_shards) if not shard_path(self.folder, n).exists()]
 
     def finished(self) -> Iterator[Certificates]:
         """All certificates, read back once every shard is there."""
@@ -109,10 +110,10 @@ def write_certificates(certificates: Certificates, folder: str | Path, *, votes:
         **certificates.about,
     )
     plan = CertificatesPlan.begin(Path(folder), manifest, 1)
-    made = [] if plan.done(0) else [0]
-    if made:
+    missing = plan.missing()
+    if missing:
         plan.write(certificates, 0)
-    plan.seal(made)
+    plan.seal(missing)
 
 
 def read_certificates(folder: str | Path) -> Certificates:

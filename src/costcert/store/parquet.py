@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ import pyarrow.parquet as pq
 
 from costcert.errors import StoreError
 from costcert.store.files import whole_file
+
+# An unknown compression or a password is a RuntimeError.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -84,7 +88,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise StoreError(f"{path} is no .npz archive: save it with numpy.savez")
             return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+    except (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, *_ZIP_ERRORS) as error:
         raise StoreError(
             f"{path} cannot be read as .npz: damaged, cut short, foreign, or holding Python objects"
         ) from error

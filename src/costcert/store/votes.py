@@ -143,6 +143,10 @@ class VotesFolder:
         """Images in a shard, told without reading it."""
         return len(self._ranges[number])
 
+    def images(self, number: int) -> range:
+        """Which images a shard is of."""
+        return self._ranges[number]
+
     def missing(self) -> list[int]:
         """Shards that are not there yet."""
         return [n for n in range(self.num_shards) if not shard_path(self.folder, n).exists()]

@@ -1,0 +1,74 @@
+"""The same command on many machines: who makes the shards, and when all are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from costcert.commands.progress import bar
+from costcert.engines import Job, Resources, find_engine
+from costcert.engines.base import parse_options
+from costcert.engines.on_local import place
+
+# Seconds between two looks whether the others are done.
+_PATIENCE = 0.2
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Who does the work, as asked on the command line."""
+
+    engine: str = "local"
+    workers: int | None = None
+    cpus: int = 1
+    gpus: float = 0
+    options: Sequence[str] = ()
+
+    @property
+    def is_spread(self) -> bool:
+        return self.engine != "local" or place()[1] > 1
+
+
+class Folder(Protocol):
+    """A folder of shards in the making."""
+
+    folder: Path
+    num_images: int
+
+    def missing(self) -> list[int]: ...
+
+    def shard_length(self, number: int) -> int: ...
+
+    def seal(self, made: Sequence[int]) -> None: ...
+
+
+AnyFolder = TypeVar("AnyFolder", bound=Folder)
+
+
+def spread(how: Spread, job: Job, doing: str, *, begin: Callable[[], AnyFolder]) -> AnyFolder:
+    """Have the missing shards made; of several processes side by side the first one ends the work."""
+    engine = find_engine(how.engine)
+    options = parse_options(how.options)
+    source = begin()
+    missing = source.missing()
+    done = source.num_images - sum(source.shard_length(number) for number in missing)
+    rank, _ = place()
+    with bar(doing) as tell:
+        tell(done, source.num_images)
+
+        def one_more(number: int) -> None:
+            nonlocal done
+            done += source.shard_length(number)
+            tell(done, source.num_images)
+
+        logs = source.folder.with_name("costcert-jobs")
+        engine(job, missing, Resources(how.workers, how.cpus, how.gpus, options, logs), one_more)
+        while rank == 0 and source.missing():
+            # The shards of other ranks; torchrun ends us all if one of them fails.
+            time.sleep(_PATIENCE)
+    if rank == 0:
+        source.seal(missing)
+    return source

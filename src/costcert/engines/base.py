@@ -1,0 +1,96 @@
+"""What an engine is given, and what it has to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from costcert.errors import CostcertError
+
+# Makes the shard of this number.
+Make = Callable[[int], None]
+
+
+class Job(Protocol):
+    """What to do, told so that another process on another machine can do it."""
+
+    def open(self) -> Make:
+        """Get ready, once per process: load the model, open the data."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job may use.
+
+    Args:
+        workers: processes at once; by default as many as the engine finds room for.
+        cpus, gpus: of each.
+        options: what else the engine understands, such as `partition=gpu` for SLURM.
+        logs: a folder for what the engine writes of its own.
+    """
+
+    workers: int | None = None
+    cpus: int = 1
+    gpus: float = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    logs: Path | None = None
+
+
+class Engine(Protocol):
+    def __call__(
+        self, job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]
+    ) -> None:
+        """Make these shards; `tell` hears of each that is done."""
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, str]:
+    """`partition=gpu`, one by one."""
+    options = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key.isidentifier() and equals and value):
+            raise CostcertError(f"cannot read the engine option {text!r}: write it like partition=gpu")
+        options[key] = value
+    return options
+
+
+@dataclass(frozen=True)
+class Portable:
+    """A job with what it takes from its surroundings: the folder it was given in, and its threads."""
+
+    job: Job
+    folder: str
+    threads: int | None
+
+    @classmethod
+    def packed(cls, job: Job) -> Portable:
+        return cls(job, os.getcwd(), _threads())
+
+    def open(self) -> Make:
+        if os.path.isdir(self.folder):
+            os.chdir(self.folder)
+        if self.threads is not None:
+            # Sums of floating-point numbers depend on how they are cut: as many threads, the same bytes.
+            import_module("torch").set_num_threads(self.threads)
+        return self.job.open()
+
+
+def _threads() -> int | None:
+    """How many threads torch uses here, where it is in use at all."""
+    torch: Any = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
+
+
+@contextmanager
+def explained(package: str, extra: str) -> Any:
+    """A missing package is said in one sentence."""
+    try:
+        yield
+    except ImportError:
+        raise CostcertError(f"this engine needs {package}: pip install 'costcert[{extra}]'") from None
