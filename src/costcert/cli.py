@@ -15,6 +15,15 @@ from costcert.errors import CostcertError
 # What only models, data and training need.
 _MODELS = ("torch", "torchvision", "timm", "safetensors", "accelerate", "PIL", "onnxruntime")
 
+# What every command asks whose shards may be made elsewhere.
+EngineName = Annotated[str, typer.Option("--engine", help="Who makes the shards: local, ray or slurm.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that the engine uses.")]
+Cpus = Annotated[int, typer.Option("--cpus", min=1, help="Cores of each of them.")]
+Gpus = Annotated[float, typer.Option("--gpus", min=0, help="GPUs of each of them.")]
+EngineOptions = Annotated[
+    list[str] | None, typer.Option("--engine-option", help="For the engine, as in partition=gpu; repeatable.")
+]
+
 app = typer.Typer(
     name="costcert",
     help="Proves whether an image classifier's top-k answer survives an adversarial patch.",
@@ -119,18 +128,11 @@ def certify(
     tuned: Annotated[
         Path | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
     ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", help="Who makes the shards: local, ray or slurm.")
-    ] = "local",
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes that the engine uses.")
-    ] = None,
-    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Cores of each of them.")] = 1,
-    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs of each of them.")] = 0,
-    engine_option: Annotated[
-        list[str] | None,
-        typer.Option("--engine-option", help="For the engine, as in partition=gpu; may be repeated."),
-    ] = None,
+    engine: EngineName = "local",
+    workers: Workers = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
+    engine_option: EngineOptions = None,
 ) -> None:
     """Certify votes: the rank and min-k of every image, for each defender and patch."""
     from costcert.commands.certify import Request, run
@@ -241,18 +243,11 @@ def vote(
         str | None, typer.Option("--patch", "-p", help="Patches that --adaptive voting has to decide.")
     ] = None,
     ks: Annotated[str, typer.Option("--k", help="List lengths that it has to decide.")] = "1,5",
-    engine: Annotated[
-        str, typer.Option("--engine", help="Who makes the shards: local, ray or slurm.")
-    ] = "local",
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes that the engine uses.")
-    ] = None,
-    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Cores of each of them.")] = 1,
-    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs of each of them.")] = 0,
-    engine_option: Annotated[
-        list[str] | None,
-        typer.Option("--engine-option", help="For the engine, as in partition=gpu; may be repeated."),
-    ] = None,
+    engine: EngineName = "local",
+    workers: Workers = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
+    engine_option: EngineOptions = None,
 ) -> None:
     """Ask a model about every mutant of every image, and keep the votes."""
     with _in_one_sentence():

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from costcert.defenders import find
 from costcert.errors import CostcertError
 from costcert.reports.published import Published
 from costcert.reports.results import Results
@@ -37,14 +36,6 @@ class Data(NamedTuple):
 def model_name(results: Results) -> str | None:
     name = _made(results, "model").get("name")
     return None if name is None else str(name)
-
-
-def defender_title(name: str) -> str:
-    """How a defender is shown; results may name one that is not installed here."""
-    try:
-        return find(name).title
-    except CostcertError:
-        return name
 
 
 def run_names(runs: Sequence[Results]) -> list[str]:
