@@ -10,8 +10,8 @@ from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import whole
 from costcert.reports.published import Published
 from costcert.reports.results import Results
-from costcert.reports.tables.layout import Cell
 from costcert.reports.style import defender_title
+from costcert.reports.tables.layout import Cell
 from costcert.reports.tables.origins import Data, mixture, model_name, run_names
 from costcert.reports.tables.threats import MATCH_RULE, Threat, paired
 

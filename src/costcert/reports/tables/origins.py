@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from costcert.errors import CostcertError
 from costcert.reports.published import Published
 from costcert.reports.results import Results
 
