@@ -78,10 +78,10 @@ def convolutional(channels=3):
     return network.eval()
 
 
-def strip_net(ablation):
+def strip_net(ablation, size="small"):
     torch.manual_seed(3)
     crops = Crops(ablation, SIZE)
-    return Mutants(StripNet(3, *max(crops.shapes), CLASSES, coordinates=crops.coordinates), crops)
+    return Mutants(StripNet(3, *max(crops.shapes), CLASSES, size, coordinates=crops.coordinates), crops)
 
 
 def small_resnet(ablation):
@@ -107,6 +107,7 @@ WAYS = {
     "raw black": lambda _: Mutants(CallableNetwork(by_function), Painted("black", RAW)),
     "raw mean": lambda _: Mutants(CallableNetwork(by_function), Painted("mean", RAW)),
     "strip network": strip_net,
+    "tall strip network": lambda ablation: strip_net(ablation, "tall"),
     "crops": small_resnet,
     **{
         f"dropped tokens, {name}": lambda _, options=options: Mutants(

@@ -1,0 +1,278 @@
+"""`costcert explore`: a local page on which certificates are understood by touching them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import webbrowser
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from costcert.certificates import Certificates
+from costcert.commands.progress import bar
+from costcert.errors import CostcertError
+from costcert.store.certificates import CertificatesFolder
+from costcert.store.files import MANIFEST, read_json
+from costcert.store.votes import VotesFolder, read_votes
+from costcert.votes import Votes
+
+if TYPE_CHECKING:
+    from costcert.datasets.base import Dataset
+    from costcert.deployment import Deployed
+    from costcert.explorer.exhibit import Exhibit
+    from costcert.explorer.pictures import Pictures
+    from costcert.models.classifier import Classifier, Soft
+
+# Ballots that fit into a laptop's memory; a soft one counts once for every label it names.
+MOST_BALLOTS = 1 << 28
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked on the command line, as it was spelled."""
+
+    source: Path | None = None
+    demo: bool = False
+    votes: Path | None = None
+    data: str | None = None
+    split: str | None = None
+    model: str | None = None
+    checkpoint: Path | None = None
+    limit: int | None = None
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token: str | None = None
+    seconds: float = 30.0
+    megabytes: float = 10.0
+    browser: bool = True
+
+
+def run(request: Request) -> None:
+    for package in ("fastapi", "uvicorn", "PIL"):
+        if find_spec(package) is None:
+            raise CostcertError(f"the page needs {package}: pip install 'costcert[explore]'")
+    from costcert.explorer.bodies import Limits
+    from costcert.explorer.service import create_app
+    from costcert.explorer.serving import address, listening, server
+    from costcert.explorer.shield import LOOPBACK, Access
+
+    token = request.token
+    if token is None and request.host not in LOOPBACK:
+        # What others can reach asks who they are.
+        token = secrets.token_urlsafe(16)
+    if token is not None and not (token.isascii() and token.isprintable() and len(token) >= 8):
+        raise CostcertError("a token has at least 8 plain characters")
+    exhibit, deployed = opened(request)
+    app = create_app(
+        exhibit,
+        deployed=deployed,
+        access=Access(request.host, token),
+        limits=Limits(bytes=int(request.megabytes * 1e6), seconds=request.seconds),
+    )
+    socket = listening(request.host, request.port)
+    where = address(socket, request.host) + (f"#token={token}" if token else "")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"Explore {len(exhibit.votes):,} images of {exhibit.name}: {where}", markup=False)
+    console.print("Stop with Ctrl-C.")
+    if request.browser and _has_screen():
+        webbrowser.open(where)
+    server(app).run(sockets=[socket])
+
+
+def opened(request: Request) -> tuple[Exhibit, Deployed | None]:
+    """What to show, and the model that takes pictures, where there is one."""
+    from costcert.explorer.exhibit import Exhibit
+    from costcert.explorer.single import Terms
+
+    if request.demo == (request.source is not None):
+        raise CostcertError("say what to show: a folder of votes or certificates, or --demo")
+    if request.demo:
+        return _demo(request)
+    assert request.source is not None
+    found = _read(request.source, request)
+    votes = found.votes
+    pictures = _pictures(votes, request)
+    exhibit = Exhibit(
+        votes,
+        name=_name(votes, request.source),
+        terms=Terms(
+            found.manifest.get("ties", "against"),
+            found.manifest.get("epsilon"),
+            int(found.manifest.get("tau") or 0),
+        ),
+        certificates=found.certificates,
+        pictures=pictures,
+    )
+    if request.model is None:
+        return exhibit, None
+    if found.manifest.get("temperature") is not None:
+        raise CostcertError(
+            "these certificates are of ballots at another temperature than they were cast: vote at that "
+            "temperature, certify, and explore those"
+        )
+    return exhibit, _deployed(votes, _model(request, votes))
+
+
+@dataclass(frozen=True)
+class _Found:
+    votes: Votes
+    certificates: Certificates | None
+    manifest: Mapping[str, Any]
+
+
+def _read(source: Path, request: Request) -> _Found:
+    manifest = read_json(source / MANIFEST) if (source / MANIFEST).is_file() else {}
+    if not isinstance(manifest, dict) or manifest.get("format") != "costcert certificates":
+        return _Found(_limited(VotesFolder(source), request.limit), None, {})
+    folder = CertificatesFolder(source)
+    beside = request.votes or source.parent / "votes"
+    if not beside.is_dir():
+        raise CostcertError(f"{source} holds certificates: say with --votes where their ballots are")
+    votes = _as_certified(_limited(VotesFolder(beside), request.limit), folder.manifest)
+    certificates = _first(Certificates.joined(list(folder.shards())), len(votes))
+    same = certificates.image_size == votes.image_size and certificates.num_classes == votes.num_classes
+    if not same or not np.array_equal(certificates.image_ids, votes.image_ids):
+        raise CostcertError(f"{beside} is not what {source} was made from: pass its votes with --votes")
+    return _Found(votes, certificates, folder.manifest)
+
+
+def _limited(folder: VotesFolder, limit: int | None) -> Votes:
+    """The first images, or all of them where they fit."""
+    if limit is not None and limit <= folder.shard_length(0):
+        return folder.shard(0).take(slice(0, limit))
+    spread = (folder.manifest.get("soft") or {}).get("labels", 1)
+    if folder.num_images * folder.num_mutants * spread > MOST_BALLOTS:
+        raise CostcertError(
+            f"{folder.folder} holds more ballots than fit at once: pass --limit {folder.shard_length(0)}"
+        )
+    return read_votes(folder.folder).take(slice(0, limit))
+
+
+def _first(certificates: Certificates, count: int) -> Certificates:
+    return Certificates(
+        {
+            case: (certificates.rank(*case)[:count], certificates.min_k(*case)[:count])
+            for case in certificates.cases
+        },
+        image_ids=certificates.image_ids[:count],
+        num_classes=certificates.num_classes,
+        image_size=certificates.image_size,
+        about=certificates.about,
+    )
+
+
+def _as_certified(votes: Votes, manifest: Mapping[str, Any]) -> Votes:
+    """The ballots that were certified, which may be part of those that were cast, or tempered."""
+    from costcert.geometry.ablations import parse_ablation
+    from costcert.tuning import Ballots, Setting
+
+    wanted = parse_ablation(manifest.get("ablation") or str(votes.ablation))
+    hard = manifest.get("ballots") == "hard" or not manifest["votes"].get("soft")
+    if manifest.get("temperature") is not None and not hard:
+        return Ballots.of(votes).under(Setting(wanted, float(manifest["temperature"])))
+    chosen = votes if wanted == votes.ablation else votes.select(wanted)
+    return chosen.hard() if hard else chosen
+
+
+def _pictures(votes: Votes, request: Request) -> Pictures | None:
+    """The images, where the data are at hand, as the model saw them."""
+    from costcert.datasets.parse import parse_dataset
+    from costcert.explorer.pictures import Pictures
+    from costcert.models.preprocessing import Preprocessing
+
+    known = str((votes.about.get("data") or {}).get("name"))
+    # The sample is always at hand, also where only part of it voted.
+    spelling = request.data or ("sample" if known.partition(" ")[0] == "sample" else None)
+    if spelling is None:
+        return None
+    data = parse_dataset(spelling, request.split or "test")
+    if not set(data.ids).intersection(votes.image_ids.tolist()):
+        raise CostcertError(f"{spelling} has none of the images that voted: pass the data of these votes")
+    settings = (votes.about.get("model") or {}).get("preprocessing")
+    how = Preprocessing.from_json(settings) if settings else Preprocessing(votes.image_size)
+    return Pictures(data, how.prepare)
+
+
+def _name(votes: Votes, source: Path) -> str:
+    return str((votes.about.get("data") or {}).get("name") or source.name)
+
+
+def _model(request: Request, votes: Votes) -> Classifier:
+    """The model that cast these votes, set up as it was then."""
+    from costcert.models.loading import load_model
+    from costcert.models.preprocessing import Preprocessing
+
+    assert request.model is not None
+    made: Mapping[str, Any] = votes.about.get("model") or {}
+    how: dict[str, Any] = {}
+    if not Path(request.model).exists() and made.get("preprocessing"):
+        how["preprocessing"] = Preprocessing.from_json(made["preprocessing"])
+    model = load_model(
+        request.model,
+        checkpoint=request.checkpoint,
+        num_classes=votes.num_classes,
+        class_names=votes.class_names,
+        hide=made.get("hide"),
+        ablation=votes.ablation,
+        **how,
+    )
+    digest = made.get("digest")
+    if model.image_size != votes.image_size or (digest and model.about().get("digest") != digest):
+        raise CostcertError(
+            f"{request.model} is not the model that cast these votes ({made.get('name', 'unknown')}, "
+            f"{str(digest)[:19]}): certificates of one model say nothing about another"
+        )
+    return model
+
+
+def _deployed(votes: Votes, model: Classifier) -> Deployed:
+    from costcert.deployment import Deployed
+
+    return Deployed(model, votes.ablation, soft=_soft(votes) if votes.is_soft else None)
+
+
+def _soft(votes: Votes) -> Soft:
+    from costcert.models.classifier import Soft
+
+    try:
+        return Soft(**votes.about["soft"])
+    except (KeyError, TypeError):
+        raise CostcertError(
+            "these votes do not say how their soft ballots were made: explore them without --model"
+        ) from None
+
+
+def _demo(request: Request) -> tuple[Exhibit, Deployed]:
+    from costcert.commands.demo import SOFT
+    from costcert.datasets.parse import parse_dataset
+    from costcert.datasets.subsets import limited
+    from costcert.explorer.exhibit import Exhibit
+    from costcert.explorer.pictures import Pictures
+    from costcert.models.loading import load_model
+    from costcert.voting import vote
+
+    data: Dataset = parse_dataset("sample")
+    if request.limit is not None:
+        data = limited(data, request.limit)
+    with as_file(files("costcert") / "sample" / "model") as folder:
+        model = load_model(folder)
+    assert model.ablation is not None
+    with bar("voting") as tell:
+        votes = vote(model, data, model.ablation, soft=SOFT, progress=tell)
+    exhibit = Exhibit(votes, name="the demo's clothes", pictures=Pictures(data, model.prepare))
+    return exhibit, _deployed(votes, model)
+
+
+def _has_screen() -> bool:
+    """Without a screen a browser in text mode would take over the terminal."""
+    return sys.platform in ("darwin", "win32") or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )

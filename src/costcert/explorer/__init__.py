@@ -1,0 +1,1 @@
+"""The page where certificates are explored, and the HTTP service behind it."""

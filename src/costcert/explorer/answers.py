@@ -1,0 +1,91 @@
+"""The work behind the questions about one image, done in a thread while others are answered."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from costcert.defenders.base import Defender
+from costcert.deployment import Deployed
+from costcert.explorer.exhibit import Exhibit
+from costcert.explorer.messages import BallotsQuestion
+from costcert.explorer.pictures import decoded, encoded
+from costcert.explorer.single import Labelled, Terms, ballots_of, certified, with_label
+from costcert.geometry.ablations import parse_ablation
+from costcert.geometry.touch import Touched
+from costcert.votes import Votes
+
+
+def certified_ballots(exhibit: Exhibit, question: BallotsQuestion) -> dict[str, Any]:
+    if question.image is not None:
+        case = exhibit.labelled(question.image, question.label, question.view)
+    else:
+        case = Labelled(_own_votes(exhibit, question))
+    if question.ties is not None:
+        case = Labelled(case.votes, Terms(question.ties, case.terms.epsilon, case.terms.tau))
+    rows = certified(case, question.patches, question.defenders, attack=question.attack)
+    return {"label": int(case.votes.truth[0]), "certificates": rows}
+
+
+def _own_votes(exhibit: Exhibit, question: BallotsQuestion) -> Votes:
+    shown = exhibit.votes
+    about: dict[str, Any] = {
+        "num_classes": question.num_classes or shown.num_classes,
+        "ablation": shown.ablation if question.ablation is None else parse_ablation(question.ablation),
+        "image_size": shown.image_size if question.image_size is None else tuple(question.image_size),
+    }
+    truth = np.array([question.label])
+    if question.labels is None or question.units is None:
+        return Votes(np.array([question.ballots]), truth, **about)
+    if question.cap is not None:
+        about["cap"] = question.cap
+    return Votes.soft([question.labels], [question.units], truth, **about)
+
+
+def predicted(
+    exhibit: Exhibit, deployed: Deployed, content: bytes, k: int, most_pixels: int
+) -> dict[str, Any]:
+    picture = decoded(content, most_pixels)
+    votes = deployed.votes(picture)
+    order, scores = _order(deployed.defender, votes)
+    names = exhibit.votes.class_names
+    kinds = {kind: votes if kind == "soft" else votes.hard() for kind in exhibit.views}
+    file = encoded(deployed.model.prepare(picture))
+    return {
+        "top": [
+            {
+                "label": int(label),
+                "name": None if names is None else names[label],
+                "votes": float(scores[label]) / votes.cap,
+            }
+            for label in order[:k]
+        ],
+        "votes": {
+            kind: {"image": "", **ballots_of(with_label(each, int(order[0])), exhibit.views[kind].terms)}
+            for kind, each in kinds.items()
+        },
+        "picture": f"data:{file.media_type};base64,{base64.b64encode(file.content).decode()}",
+    }
+
+
+def certified_picture(
+    exhibit: Exhibit,
+    deployed: Deployed,
+    content: bytes,
+    label: int | None,
+    patches: list[str],
+    most_pixels: int,
+) -> dict[str, Any]:
+    votes = deployed.votes(decoded(content, most_pixels))
+    if label is None:
+        label = int(_order(deployed.defender, votes)[0][0])
+    case = Labelled(with_label(votes, label), exhibit.views["soft" if votes.is_soft else "hard"].terms)
+    return {"label": label, "certificates": certified(case, patches)}
+
+
+def _order(defender: Defender, votes: Votes) -> tuple[Any, Any]:
+    """Labels best first, and their votes."""
+    scores = defender.scores(votes, Touched.nothing(votes.num_mutants))[0]
+    return np.argsort(-scores, kind="stable"), scores

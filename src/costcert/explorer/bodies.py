@@ -1,0 +1,54 @@
+"""What arrives: not more, and not more slowly, than the service takes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from costcert.explorer.gate import LateError, Room
+from costcert.explorer.pictures import MOST_PIXELS, TooLargeError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may cost.
+
+    Args:
+        bytes: of a body.
+        pixels: of a picture.
+        seconds: for an answer, and for a body to arrive.
+        waiting: pieces of work that may queue; whoever comes after is told to come back (429).
+    """
+
+    bytes: int = 10_000_000
+    pixels: int = MOST_PIXELS
+    seconds: float = 30.0
+    waiting: int = 32
+
+
+def media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def body_of(request: Request, limits: Limits, arriving: Room) -> bytes:
+    """The whole body; one that is too long or too slow is not waited for."""
+    too_long = TooLargeError(f"a body has at most {limits.bytes:,} bytes: send less")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > limits.bytes:
+        raise too_long
+
+    async def arrive() -> bytes:
+        parts = bytearray()
+        async for part in request.stream():
+            parts += part
+            if len(parts) > limits.bytes:
+                raise too_long
+        return bytes(parts)
+
+    with arriving:
+        try:
+            return await asyncio.wait_for(arrive(), limits.seconds)
+        except asyncio.TimeoutError:
+            raise LateError from None

@@ -1,0 +1,89 @@
+// All images: which are certified, filtered and sorted by what the sliders say.
+
+import { element } from "./ranking.js";
+import { path } from "./service.js";
+
+const $ = (id) => document.getElementById(id);
+const STEP = 60;
+let most = STEP;
+
+// Rows of the images that the filters let through, in order.
+export function selected(state, filters) {
+  const table = state.table && state.table.defenders[state.defender];
+  const rows = [];
+  for (let row = 0; row < state.images.ids.length; row++) {
+    if (filters.class !== "" && state.images.truth[row] !== Number(filters.class)) continue;
+    if (table) {
+      const certified = table.min_k[row] <= state.k;
+      if (filters.certified && certified !== (filters.certified === "yes")) continue;
+      const rank = table.rank[row];
+      if (filters.rank === "first" && rank !== 1) continue;
+      if (filters.rank === "top" && rank > state.k) continue;
+      if (filters.rank === "out" && rank <= state.k) continue;
+    }
+    rows.push(row);
+  }
+  if (table && filters.sort) {
+    const sign = filters.sort === "up" ? 1 : -1;
+    rows.sort((a, b) => sign * (table.min_k[a] - table.min_k[b]) || a - b);
+  }
+  return rows;
+}
+
+export function startGallery(state, open) {
+  const classes = $("class");
+  for (const label of [...new Set(state.images.truth)].sort((a, b) => a - b)) {
+    classes.append(element("option", { value: label, textContent: state.name(label) }));
+  }
+  for (const id of ["class", "certified", "rank", "sort"]) {
+    $(id).addEventListener("change", () => {
+      most = STEP;
+      drawGallery(state, open);
+    });
+  }
+  $("more").addEventListener("click", () => {
+    most += STEP;
+    drawGallery(state, open);
+  });
+}
+
+export function drawGallery(state, open) {
+  const filters = Object.fromEntries(["class", "certified", "rank", "sort"].map((id) => [id, $(id).value]));
+  const rows = selected(state, filters);
+  const table = state.table && state.table.defenders[state.defender];
+  $("shown").textContent = `${rows.length.toLocaleString("en")} of ${state.images.ids.length.toLocaleString("en")}`;
+  const tiny = Math.max(state.geometry.height, state.geometry.width) <= 96;
+  const cards = $("cards");
+  const old = new Map([...cards.children].map((card) => [Number(card.dataset.row), card]));
+  const wanted = rows.slice(0, most).map((row) => {
+    const card = old.get(row) || newCard(state, row, tiny, open);
+    const minK = table ? table.min_k[row] : null;
+    const safe = minK !== null && minK <= state.k;
+    const badge = card.lastChild;
+    badge.textContent = minK === null ? "…" : `${safe ? "✓" : "✗"} min-k ${minK}`;
+    badge.className = `badge ${minK === null ? "" : safe ? "yes" : "no"}`;
+    card.setAttribute("aria-label", `${state.name(state.images.truth[row])}, min-k ${minK}, ${state.images.ids[row]}`);
+    card.setAttribute("aria-current", state.image === state.images.ids[row]);
+    return card;
+  });
+  cards.replaceChildren(...wanted);
+  $("more").hidden = rows.length <= most;
+}
+
+function newCard(state, row, tiny, open) {
+  const id = state.images.ids[row];
+  const name = state.name(state.images.truth[row]);
+  const card = element("button", { type: "button", title: `${name} (${id})` });
+  card.dataset.row = row;
+  const text = () => element("span", { className: "text", textContent: name });
+  if (state.about.pictures) {
+    const image = element("img", { alt: "", loading: "lazy", className: tiny ? "tiny" : "", src: `/pictures/${path(id)}` });
+    image.addEventListener("error", () => image.replaceWith(text()), { once: true });
+    card.append(image);
+  } else {
+    card.append(text());
+  }
+  card.append(element("span", { className: "badge" }));
+  card.addEventListener("click", () => open(id));
+  return card;
+}

@@ -1,0 +1,28 @@
+"""The service on a free port of this machine, for tests that speak HTTP."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+from costcert.explorer.service import create_app
+from costcert.explorer.serving import address, listening, server
+
+
+@contextmanager
+def served(exhibit, **options):
+    """The address of a service over this exhibit, while the block runs."""
+    socket = listening("127.0.0.1", 0)
+    running = server(create_app(exhibit, **options))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [socket]}, daemon=True)
+    thread.start()
+    try:
+        end = time.monotonic() + 20
+        while not running.started:
+            assert thread.is_alive(), "the service did not start"
+            assert time.monotonic() < end, "the service did not start in 20 s"
+            time.sleep(0.01)
+        yield address(socket, "127.0.0.1")
+    finally:
+        running.should_exit = True
+        thread.join(20)
+        socket.close()

@@ -1,0 +1,755 @@
+"""The service behind the page: answers equal the library's, and nothing sent to it does harm."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("fastapi", reason="the service needs costcert[explore]")
+pytest.importorskip("uvicorn", reason="the service needs costcert[explore]")
+pytest.importorskip("httpx", reason="tests of the service need httpx")
+pytest.importorskip("PIL", reason="pictures need Pillow")
+
+import httpx
+from PIL import Image
+
+import costcert as cc
+from costcert.cli import app as command_line
+from costcert.commands.explore import Request, opened
+from costcert.errors import CostcertError
+from costcert.explorer.bodies import Limits
+from costcert.explorer.exhibit import Exhibit
+from costcert.explorer.gate import BusyError, Gate, LateError
+from costcert.explorer.pictures import Pictures
+from costcert.explorer.service import create_app
+from costcert.explorer.shield import Access
+from costcert.explorer.single import Terms
+from served import served
+from tiny import Tiny, pictures
+
+SOFT = cc.Soft(0.2, 2)
+ROOT = Path(__file__).parents[1]
+
+
+class Waiting(Tiny):
+    """Answers only when told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.go = threading.Event()
+
+    def logits(self, images, regions):
+        assert self.go.wait(20)
+        return super().logits(images, regions)
+
+
+@pytest.fixture(scope="module")
+def votes():
+    return cc.vote(Tiny(), pictures(30), "columns:3", soft=SOFT)
+
+
+@pytest.fixture(scope="module")
+def exhibit(votes):
+    return Exhibit(votes, pictures=Pictures(pictures(30), Tiny().prepare))
+
+
+@pytest.fixture(scope="module")
+def client(exhibit):
+    deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
+    with served(exhibit, deployed=deployed) as where, httpx.Client(base_url=where, timeout=30) as asking:
+        yield asking
+
+
+def picture(kind="PNG", size=(9, 7), seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return pixels, file.getvalue()
+
+
+PNG = {"content-type": "image/png"}
+
+
+# Answers
+
+
+def test_it_is_alive_and_counts(client):
+    assert client.get("/healthz").json() == {
+        "status": "ok",
+        "version": cc.__version__,
+        "images": 30,
+        "model": True,
+    }
+    client.get("/votes/nobody")
+    text = client.get("/metrics").text
+    assert re.search(r'costcert_requests_total\{route="/healthz",status="200"\} \d', text)
+    assert re.search(r'costcert_requests_total\{route="/votes/\{image:path\}",status="404"\} \d', text)
+    assert "costcert_requests_under_way 1\n" in text
+    buckets = [int(n) for n in re.findall(r"_bucket\{.*?\} (\d+)", text)]
+    assert buckets == sorted(buckets)
+    assert f"costcert_request_seconds_count {buckets[-1]}\n" in text
+
+
+def test_votes_are_those_of_the_image(client, votes):
+    for row in (0, 17):
+        image = votes.image_ids[row]
+        hard = client.get(f"/votes/{image}").json()
+        assert hard["ballots"] == votes.ballots[row].tolist()
+        assert (hard["labels"], hard["cap"]) == (None, 1)
+        soft = client.get(f"/votes/{image}", params={"ballots": "soft"}).json()
+        assert soft["labels"] == votes.labels[row].tolist()
+        assert soft["units"] == votes.units[row].tolist()
+        assert soft["truth"] == votes.truth[row]
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_certificates_of_all_images(client, votes, kind):
+    chosen = votes if kind == "soft" else votes.hard()
+    certs = cc.certify(chosen, cc.Rectangle(2, 3))
+    found = client.get("/certificates", params={"patch": "rectangle:2x3", "ballots": kind}).json()
+    assert set(found["defenders"]) == set(certs.defenders)
+    for name in certs.defenders:
+        assert found["defenders"][name]["min_k"] == certs.min_k(name, "rectangle:2x3").tolist()
+        assert found["defenders"][name]["rank"] == certs.rank(name, "rectangle:2x3").tolist()
+    accuracy = client.get("/accuracy", params={"patch": "rectangle:2x3", "ballots": kind}).json()
+    table = certs.accuracy(accuracy["k"])
+    for name in certs.defenders:
+        assert accuracy["defenders"][name]["certified"] == table[table.defender == name].certified.tolist()
+
+
+def test_certify_an_image_that_is_shown(client, votes):
+    question = {"image": str(votes.image_ids[3]), "patches": ["2", "rectangle:1x4"], "attack": True}
+    found = client.post("/certify", json=question).json()
+    assert found["label"] == votes.truth[3]
+    certs = cc.certify(votes.hard(), ["2", "rectangle:1x4"])
+    for row, patch in zip(found["certificates"], certs.patches, strict=True):
+        assert row["patch"] == str(patch)
+        for name in certs.defenders:
+            assert row["defenders"][name]["min_k"] == certs.min_k(name, patch)[3]
+        attack = cc.strongest(votes.hard(), 3, patch)
+        assert row["attack"]["position"] == attack.position
+        assert (row["attack"]["top"], row["attack"]["left"]) == attack.places[0]
+
+
+def test_certify_ballots_of_ones_own(client):
+    """The theory's known answer: 4 dogs, 9 pandas, 4 cats, and ties counted against."""
+    ballots = [0] * 4 + [1] * 9 + [2] * 4
+    question = {
+        "ballots": ballots,
+        "label": 1,
+        "patches": ["square:1"],
+        "ablation": "columns:3",
+        "image_size": [17, 17],
+        "num_classes": 3,
+    }
+    (row,) = client.post("/certify", json=question).json()["certificates"]
+    own = cc.Votes([ballots], [1], num_classes=3, ablation="columns:3", image_size=17)
+    certs = cc.certify(own, 1)
+    assert {name: found["min_k"] for name, found in row["defenders"].items()} == {
+        name: certs.min_k(name, 1)[0] for name in certs.defenders
+    }
+    assert row["budget"] == 3
+    soft = {**question, "labels": [[y, 0] for y in ballots], "units": [[6, 1]] * 17, "cap": 8}
+    del soft["ballots"]
+    (row,) = client.post("/certify", json=soft).json()["certificates"]
+    own = cc.Votes.soft(
+        [soft["labels"]], [soft["units"]], [1], cap=8, num_classes=3, ablation="columns:3", image_size=17
+    )
+    certs = cc.certify(own, 1)
+    assert {name: found["min_k"] for name, found in row["defenders"].items()} == {
+        name: certs.min_k(name, 1)[0] for name in certs.defenders
+    }
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_predict_and_certify_a_picture(client, kind):
+    _, content = picture(kind)
+    headers = {"content-type": f"image/{kind.lower()}"}
+    deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
+    seen = Image.open(io.BytesIO(content))
+    top = deployed.predict(seen, k=3)[0].tolist()
+    found = client.post("/predict?k=3", content=content, headers=headers).json()
+    assert [row["label"] for row in found["top"]] == top
+    assert found["votes"]["hard"]["ballots"] == deployed.votes(seen).ballots[0].tolist()
+    assert found["picture"].startswith("data:image/png;base64,")
+    for label in (None, 2):
+        params = {"patch": ["1", "2"], **({} if label is None else {"label": label})}
+        answer = client.post("/certify", params=params, content=content, headers=headers).json()
+        assert answer["label"] == (top[0] if label is None else label)
+        certs = deployed.certify(seen, [answer["label"]], ["1", "2"])
+        for row, patch in zip(answer["certificates"], certs.patches, strict=True):
+            assert row["defenders"]["costcert"]["min_k"] == certs.min_k("costcert", patch)[0]
+
+
+def test_the_page_and_pictures_come_from_here(client, votes):
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for part in re.findall(r'(?:src|href)="(/[^"]+)"', page.text):
+        assert client.get(part).status_code == 200
+    assert not re.search(r"https?://", page.text)
+    shown = client.get(f"/pictures/{votes.image_ids[2]}")
+    pixels = np.asarray(Image.open(io.BytesIO(shown.content)))
+    assert (pixels == pictures(30).images[2]).all()
+
+
+# Who may ask
+
+
+def test_other_names_of_this_host_are_refused(client):
+    """DNS rebinding: a foreign page whose name points here."""
+    assert client.get("/about", headers={"host": "evil.example:80"}).status_code == 400
+    for name in ("localhost:9", "127.0.0.1", "[::1]:8"):
+        assert client.get("/about", headers={"host": name}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}],
+)
+def test_pages_of_other_sites_are_refused(client, headers):
+    assert client.get("/about", headers=headers).status_code == 403
+    answer = client.post("/certify", headers={**headers, **PNG}, content=b"")
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_token(exhibit, votes):
+    with (
+        served(exhibit, access=Access(token="a long secret")) as where,
+        httpx.Client(base_url=where, timeout=30) as client,
+    ):
+        wanted = f"/votes/{votes.image_ids[0]}"
+        assert client.get("/healthz").status_code == 200
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "a long secret"}):
+            refused = client.get(wanted, headers=headers)
+            assert refused.status_code == 401
+            assert "secret" not in refused.text
+        right = {"authorization": "Bearer a long secret"}
+        assert client.get(wanted, headers=right).status_code == 200
+        assert client.get("/metrics").status_code == 401
+        cookie = client.post("/session", headers=right).headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "samesite=strict" in cookie.lower()
+        assert client.get(wanted).status_code == 200
+
+
+def test_what_others_can_reach_has_a_token(monkeypatch):
+    told = {}
+    monkeypatch.setattr("costcert.commands.explore.opened", lambda request: (_Stub(), None))
+    monkeypatch.setattr("costcert.explorer.service.create_app", lambda *a, **options: told.update(options))
+    monkeypatch.setattr("costcert.explorer.serving.server", lambda app: _Stub())
+    result = CliRunner().invoke(command_line, ["explore", "--demo", "--host", "0.0.0.0", "--port", "0"])
+    assert result.exit_code == 0, result.output
+    assert len(told["access"].token) >= 20
+    assert told["access"].token in result.output
+    refused = CliRunner().invoke(command_line, ["explore", "--demo", "--token", "short"])
+    assert refused.exit_code == 2
+    assert "at least 8" in refused.output
+
+
+class _Stub:
+    """Stands for an exhibit and for a server."""
+
+    name, votes = "nothing", ()
+
+    def run(self, sockets):
+        for each in sockets:
+            each.close()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["nobody", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "\x00", "a" * 3000],
+)
+def test_ids_never_become_paths(client, image):
+    for where in ("votes", "pictures"):
+        answer = client.get(
+            httpx.URL(str(client.base_url))
+            .join(f"/{where}/")
+            .copy_with(raw_path=f"/{where}/{image}".replace("\x00", "%00").encode())
+        )
+        assert answer.status_code == 404
+        assert "root:" not in answer.text
+    assert client.get("/page/../service.py").status_code == 404
+    assert client.get("/page/%2e%2e%2fservice.py").status_code == 404
+
+
+def bomb():
+    """A PNG of a few hundred bytes that says it has ten thousand million pixels."""
+
+    def chunk(kind, data):
+        crc = zlib.crc32(kind + data)
+        return len(data).to_bytes(4, "big") + kind + data + crc.to_bytes(4, "big")
+
+    header = (100_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(10_000)))
+
+
+def large_but_flat():
+    """Decodes to 49 million pixels out of a few kilobytes; below Pillow's own limit, above ours."""
+    file = io.BytesIO()
+    Image.new("L", (7000, 7000)).save(file, "PNG")
+    return file.getvalue()
+
+
+def gif():
+    file = io.BytesIO()
+    Image.new("L", (4, 4)).save(file, "GIF")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (lambda: b"", 422),
+        (lambda: b"hello", 422),
+        (lambda: picture("PNG", (64, 64))[1][:500], 422),
+        (lambda: picture("JPEG", (64, 64))[1][:900], 422),
+        (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 422),
+        (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n(/etc/passwd) run", 422),
+        (gif, 422),
+        (lambda: b"PK\x03\x04" + bytes(100), 422),
+        (lambda: np.random.default_rng(0).bytes(5000), 422),
+        (bomb, 413),
+        (large_but_flat, 413),
+        (lambda: b"\x89PNG\r\n\x1a\n" + bytes(11_000_000), 413),
+    ],
+    ids=["empty", "text", "cut png", "cut jpeg", "svg", "eps", "gif", "zip", "noise", "bomb", "flat", "long"],
+)
+def test_hostile_pictures(client, content, status):
+    for path in ("/predict", "/certify?patch=2"):
+        answer = client.post(path, content=content(), headers=PNG)
+        assert answer.status_code == status, answer.text
+        assert set(answer.json()) == {"detail"}
+        assert "Traceback" not in answer.text
+        assert str(ROOT) not in answer.text
+
+
+def test_a_body_without_a_length_is_cut_off(client):
+    sent = 0
+
+    def endless():
+        nonlocal sent
+        for _ in range(100_000):
+            sent += 10_000
+            yield bytes(10_000)
+
+    try:
+        status = client.post("/predict", content=endless(), headers=PNG).status_code
+    except httpx.TransportError:
+        # The service answered and hung up while the client was still sending.
+        status = 413
+    assert status == 413
+    assert sent < 200_000_000
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("", "JSON"),
+        ("[" * 100_000, "JSON"),
+        ("{}", "patches"),
+        ('{"patches": ["2"]}', "one of"),
+        ('{"ballots": [0], "label": 0, "patches": ["2"]}', "got 1 ballots per image"),
+        ('{"ballots": [9, 0, 0, 0, 0, 0, 0, 0], "label": 0, "patches": ["2"]}', "ballots[0, 0] is 9"),
+        ('{"ballots": [1e30], "label": 0, "patches": ["2"]}', "ballots"),
+        ('{"image": "00001", "patches": ["7"]}', "does not fit"),
+        ('{"image": "00001", "patches": ["shape:11/10"]}', "squares and rectangles"),
+        ('{"image": "00001", "patches": ["9*square:1"]}', "squares and rectangles"),
+        ('{"image": "00001", "patches": ["2"], "label": 4}', "truth"),
+        ('{"image": "00001", "patches": ["2"], "defenders": ["nobody"]}', "unknown defender"),
+        ('{"image": "00001", "patches": ["2"], "view": "soft", "defenders": ["patchguard"]}', "soft"),
+        ('{"image": "00001", "patches": ["1", "1", "1", "1", "1", "1", "1", "1", "1"]}', "patches"),
+        ('{"ballots": [0], "label": 0, "patches": ["2"], "image_size": [16384, 16384]}', "image_size"),
+        (
+            '{"ballots": [0], "label": 0, "patches": ["2"], "ablation": "blocks:1", '
+            '"image_size": [1024, 1024]}',
+            "1048576",
+        ),
+        ('{"labels": [[0], [0, 1]], "units": [[1], [1, 1]], "label": 0, "patches": ["2"]}', "rectangular"),
+        ('{"unheard": 1, "image": "00001", "patches": ["2"]}', "unheard"),
+    ],
+)
+def test_bad_questions_are_answered_in_a_sentence(client, body, said):
+    answer = client.post("/certify", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert said.lower() in answer.json()["detail"].lower()
+
+
+def test_other_media_are_refused(client):
+    for path in ("/predict", "/certify"):
+        assert client.post(path, content=b"x", headers={"content-type": "text/plain"}).status_code == 415
+        assert client.post(path, content=b"x").status_code == 415
+
+
+def test_without_a_model_there_is_no_prediction(exhibit):
+    with served(exhibit) as where:
+        answer = httpx.post(f"{where}predict", content=picture()[1], headers=PNG)
+        assert answer.status_code == 409
+        assert "--model" in answer.json()["detail"]
+
+
+# Too much at once
+
+
+def test_a_full_queue_says_so_and_empties(exhibit):
+    model = Waiting()
+    limits = Limits(waiting=8, seconds=20)
+    with served(exhibit, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
+
+        def ask(number):
+            return httpx.post(f"{where}predict", content=picture(seed=number)[1], headers=PNG, timeout=30)
+
+        with ThreadPoolExecutor(8) as crowd:
+            asked = [crowd.submit(ask, number) for number in range(8)]
+            # One is at work and two wait; five are sent away at once, while the others still wait.
+            end = time.monotonic() + 20
+            while sum(each.done() for each in asked) < 5 and time.monotonic() < end:
+                time.sleep(0.02)
+            refused = [each.result() for each in asked if each.done()]
+            assert [answer.status_code for answer in refused] == [429] * 5
+            assert all(answer.headers["retry-after"] == "1" for answer in refused)
+            # What needs no model is answered all the while.
+            assert httpx.get(f"{where}healthz").status_code == 200
+            model.go.set()
+            assert sorted(each.result().status_code for each in asked) == [200] * 3 + [429] * 5
+        assert ask(9).status_code == 200
+
+
+def test_late_answers_are_given_up(exhibit):
+    model = Waiting()
+    limits = Limits(waiting=4, seconds=0.3)
+    with served(exhibit, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
+
+        def ask():
+            return httpx.post(f"{where}predict", content=picture()[1], headers=PNG, timeout=30)
+
+        late = ask()
+        assert late.status_code == 503
+        assert late.headers["retry-after"] == "5"
+        model.go.set()
+        end = time.monotonic() + 10
+        while (answer := ask()).status_code != 200 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert answer.status_code == 200
+
+
+def test_what_is_late_keeps_its_place_until_it_ends():
+    """A thread cannot be stopped, so what came after it must not pile up behind it."""
+
+    async def story():
+        gate, go = Gate(1, 1, 0.1), threading.Event()
+        with pytest.raises(LateError):
+            await gate.run(go.wait)
+        assert gate.inside == 1
+        waiting = asyncio.create_task(gate.run(go.wait))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await gate.run(int)
+        # Whoever only waited is late too, and gives up its place.
+        with pytest.raises(LateError):
+            await waiting
+        await asyncio.sleep(0.05)
+        assert gate.inside == 1
+        go.set()
+        while gate.inside:
+            await asyncio.sleep(0.01)
+        assert await gate.run(int, "7") == 7
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_a_body_that_never_comes_is_not_waited_for(exhibit):
+    limits = Limits(seconds=0.5)
+    with served(exhibit, deployed=cc.Deployed(Tiny(), "columns:3"), limits=limits) as where:
+        port = httpx.URL(where).port
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as slow:
+            slow.sendall(
+                f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: image/png\r\n"
+                "Content-Length: 1000\r\n\r\nabc".encode()
+            )
+            assert slow.recv(100).startswith(b"HTTP/1.1 503")
+
+
+def test_bodies_on_their_way_are_counted(exhibit):
+    """Each may take megabytes: a crowd of slow senders is told to come back."""
+    with served(exhibit, deployed=cc.Deployed(Tiny(), "columns:3"), limits=Limits(waiting=4)) as where:
+        port = httpx.URL(where).port
+        head = (
+            f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: image/png\r\n"
+            "Content-Length: 9000000\r\n\r\nabc"
+        )
+        with ExitStack() as senders:
+            for _ in range(2):
+                slow = senders.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                slow.sendall(head.encode())
+            end = time.monotonic() + 10
+            while (answer := httpx.post(f"{where}predict", content=picture()[1], headers=PNG)).is_success:
+                assert time.monotonic() < end
+            assert answer.status_code == 429
+        while not httpx.post(f"{where}predict", content=picture()[1], headers=PNG).is_success:
+            assert time.monotonic() < end
+
+
+def test_a_picture_that_cannot_be_read_names_no_file(tmp_path, votes):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "broken.png").write_bytes(b"no picture")
+    (tmp_path / "a" / "fine.png").write_bytes(picture()[1])
+    data = cc.parse_dataset(f"folder:{tmp_path}")
+    two = cc.Votes(
+        votes.ballots[:2],
+        [0, 0],
+        num_classes=4,
+        ablation="columns:3",
+        image_size=(6, 8),
+        image_ids=["a/broken.png", "a/fine.png"],
+    )
+    with served(Exhibit(two, pictures=Pictures(data, Tiny().prepare))) as where:
+        answer = httpx.get(f"{where}pictures/a/broken.png")
+        assert answer.status_code == 422
+        assert str(tmp_path) not in answer.text
+        assert httpx.get(f"{where}pictures/a/fine.png").status_code == 200
+
+
+def test_a_fault_of_ours_shows_no_traceback(exhibit):
+    class Broken(Tiny):
+        def logits(self, images, regions):
+            raise RuntimeError("secret inner working")
+
+    with served(exhibit, deployed=cc.Deployed(Broken(), "columns:3")) as where:
+        answer = httpx.post(f"{where}predict", content=picture()[1], headers=PNG)
+    assert answer.status_code == 500
+    assert answer.json() == {"detail": "the service failed; its log says why"}
+
+
+# The description
+
+
+def test_the_description_says_what_is_there(client):
+    schema = client.get("/openapi.json").json()
+    assert {"/predict", "/certify", "/votes/{image}", "/healthz", "/metrics"} <= set(schema["paths"])
+    body = schema["paths"]["/certify"]["post"]["requestBody"]["content"]
+    assert {"application/json", "image/png"} <= set(body)
+    assert "ballots" in schema["components"]["schemas"]["BallotsQuestion"]["properties"]
+    assert all("429" in each["responses"] for path in schema["paths"].values() for each in path.values())
+
+
+def test_answers_fit_the_description(exhibit):
+    """Schemathesis makes up requests, right and wrong, and compares the answers with the description."""
+    schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
+    from hypothesis import HealthCheck, given, settings
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+    app = create_app(exhibit, deployed=cc.Deployed(Tiny(), "columns:3", soft=SOFT))
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers={"host": "localhost"})
+    tried = []
+    for result in schema.get_all_operations():
+        operation = result.ok()
+
+        @given(case=operation.as_strategy())
+        @settings(
+            max_examples=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        def check(case):
+            case.headers = {**(case.headers or {}), "host": "localhost"}
+            answer = case.call()
+            assert answer.status_code < 500, answer.text
+            # Whether a patch fits depends on the image, which no schema knows.
+            case.validate_response(answer, excluded_checks=[positive_data_acceptance])
+            tried.append((case.operation.label, answer.status_code))
+
+        check()
+    assert len({name for name, _ in tried}) >= 10
+    assert {200, 422} <= {status for _, status in tried}
+
+
+# The command, and many clients at once
+
+
+def test_what_to_show(tmp_path, votes):
+    cc.write_votes(votes, tmp_path / "votes")
+    hard = cc.certify(votes.hard(), [2], ties="lowest")
+    cc.write_certificates(hard, tmp_path / "certs", votes=votes.hard())
+    exhibit, deployed = opened(Request(source=tmp_path / "votes"))
+    assert (list(exhibit.views), deployed, exhibit.pictures) == (["hard", "soft"], None, None)
+    exhibit, _ = opened(Request(source=tmp_path / "certs"))
+    assert list(exhibit.views) == ["hard"]
+    assert exhibit.terms == Terms("lowest")
+    assert exhibit.certificates_of("2")["defenders"]["drs"]["min_k"] == hard.min_k("drs", 2).tolist()
+    exhibit, _ = opened(Request(source=tmp_path / "certs", limit=7))
+    assert exhibit.images()["ids"] == votes.image_ids[:7].tolist()
+    np.savez(tmp_path / "images.npz", images=pictures(30).images, labels=votes.truth)
+    exhibit, _ = opened(Request(source=tmp_path / "votes", data=f"npz:{tmp_path}/images.npz"))
+    assert exhibit.pictures is not None
+    other = cc.Votes(
+        votes.ballots[:5], votes.truth[:5], num_classes=4, ablation="columns:3", image_size=(6, 8)
+    )
+    cc.write_votes(other, tmp_path / "other")
+    for request, said in (
+        (Request(), "say what to show"),
+        (Request(source=tmp_path, demo=True), "say what to show"),
+        (Request(source=tmp_path / "certs", votes=tmp_path / "other"), "not what"),
+        (Request(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "--votes"),
+        (Request(source=tmp_path / "nowhere"), "nowhere"),
+    ):
+        with pytest.raises(CostcertError, match=said):
+            opened(request)
+
+
+def test_the_demo_and_its_model(tmp_path):
+    pytest.importorskip("torch", reason="the demo's model needs torch")
+    exhibit, deployed = opened(Request(demo=True, limit=12))
+    assert len(exhibit.votes) == 12
+    image = str(exhibit.votes.image_ids[5])
+    clothes = cc.parse_dataset("sample")
+    again = deployed.votes(clothes.image(clothes.ids.index(image)))
+    assert (again.ballots[0] == exhibit.votes.ballots[5]).all()
+    cc.write_votes(exhibit.views["soft"].votes, tmp_path / "votes")
+    model = ROOT / "src" / "costcert" / "sample" / "model"
+    shown, deployed = opened(Request(source=tmp_path / "votes", model=str(model)))
+    assert deployed.soft == cc.Soft(0.25, 4)
+    # What the model saw is found by itself, because the data are the sample.
+    assert shown.pictures.file(image).media_type == "image/png"
+    manifest = json.loads((tmp_path / "votes" / "manifest.json").read_text())
+    manifest["made"]["model"]["digest"] = "sha256:0"
+    cc.write_votes(
+        cc.Votes(
+            exhibit.votes.ballots,
+            exhibit.votes.truth,
+            num_classes=10,
+            ablation="columns:4",
+            image_size=28,
+            image_ids=exhibit.votes.image_ids,
+            about=manifest["made"],
+        ),
+        tmp_path / "of another",
+    )
+    with pytest.raises(CostcertError, match="not the model that cast these votes"):
+        opened(Request(source=tmp_path / "of another", model=str(model), data="sample"))
+
+
+def test_the_client_of_the_examples(exhibit, votes, tmp_path):
+    (tmp_path / "mine.png").write_bytes(picture()[1])
+    deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
+    with served(exhibit, deployed=deployed, access=Access(token="a long secret")) as where:
+        said = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / "client.py"), where, str(tmp_path / "mine.png")],
+            env={**os.environ, "COSTCERT_TOKEN": "a long secret"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+    top = int(deployed.predict(Image.open(tmp_path / "mine.png"), k=1)[0, 0])
+    assert said.startswith(f"{votes.image_ids[0]}: class {votes.truth[0]}, 8 ballots\n")
+    side = int(re.search(r"square:(\d+)", said)[1])
+    min_k = cc.certify(votes.hard(), side).min_k("costcert", side)[0]
+    assert f"costcert: stays in the top {min_k} under" in said
+    assert f"mine.png: class {top}," in said
+    min_k = deployed.certify(Image.open(tmp_path / "mine.png"), [top], side).min_k("costcert", side)[0]
+    assert f"class {top} stays in the top {min_k} under" in said
+
+
+def test_a_port_that_is_taken():
+    from costcert.explorer.serving import listening
+
+    with listening("127.0.0.1", 0) as first:
+        first.listen()
+        with pytest.raises(CostcertError, match="choose another --host or --port"):
+            listening("127.0.0.1", first.getsockname()[1])
+    with pytest.raises(CostcertError, match=r"cannot listen on no\.such\.host"):
+        listening("no.such.host.invalid")
+
+
+@contextmanager
+def command(*words):
+    """`costcert explore` in a process of its own: its address, and its memory in megabytes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "costcert", "explore", *map(str, words), "--no-browser", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, f"{line} {process.stderr.read() if process.poll() is not None else ''}"
+
+        def memory():
+            status = Path(f"/proc/{process.pid}/status")
+            if not status.exists():
+                pytest.skip("memory is read from /proc, which this system does not have")
+            return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024
+
+        yield found[0], memory
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=20)
+        assert "Traceback" not in said, said
+
+
+@pytest.fixture
+def large(tmp_path):
+    """Votes as of ImageNet: 224 mutants and 1000 classes."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 1000, 200)
+    ballots = np.where(rng.random((200, 224)) < 0.4, truth[:, None], rng.integers(0, 1000, (200, 224)))
+    made = cc.Votes(ballots, truth, num_classes=1000, ablation="columns:19", image_size=224)
+    cc.write_votes(made, tmp_path / "votes")
+    return tmp_path / "votes"
+
+
+def test_a_load_of_clients(large):
+    """200 clients at once: every answer is right or a 429, and memory stays flat.
+
+    Five seconds by default; COSTCERT_LOAD_SECONDS=30 for as long as one likes.
+    """
+    seconds = float(os.environ.get("COSTCERT_LOAD_SECONDS", "5"))
+    with command(large) as (where, memory):
+        crowd = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("crowd.py")), where, "200", str(seconds / 2)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert crowd.returncode == 0, crowd.stderr
+        before = memory()
+        crowd = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("crowd.py")), where, "200", str(seconds)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert crowd.returncode == 0, crowd.stderr
+        after = memory()
+        found = json.loads(crowd.stdout)
+        print(f"\n{seconds:g} s, 200 clients: {found}, memory {before:.0f} MB before, {after:.0f} MB after")
+        assert set(found) <= {"200", "429"}, found
+        assert found["200"] > 5 * seconds
+        assert after < before + 25
+        assert httpx.get(f"{where}healthz").status_code == 200
