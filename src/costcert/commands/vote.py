@@ -120,8 +120,8 @@ def _asked(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None
     ablation = None if request.ablation is None else parse_ablation(request.ablation)
     if request.tuned is not None:
         ablation, soft = _tuned(request)
-    dataset = _dataset(request)
-    model = _model(request, dataset, ablation)
+    dataset = asked_dataset(request)
+    model = asked_model(request, dataset, ablation)
     ablation = ablation or model.ablation
     if ablation is None:
         raise CostcertError(
@@ -161,7 +161,7 @@ def parse_soft(text: str) -> Soft:
         ) from None
 
 
-def _dataset(request: Request) -> Dataset:
+def asked_dataset(request: Request) -> Dataset:
     if request.limit is not None and request.ids is not None:
         raise CostcertError("--limit and --ids both choose images: pass one of them")
     dataset = parse_dataset(request.data, request.split or "test", download=request.download)
@@ -173,7 +173,7 @@ def _dataset(request: Request) -> Dataset:
     return dataset if request.ids is None else with_ids(dataset, read_ids(request.ids))
 
 
-def _model(request: Request, dataset: Dataset, ablation: Ablation | None) -> Classifier:
+def asked_model(request: Request, dataset: Dataset, ablation: Ablation | None) -> Classifier:
     from costcert.models.loading import load_model
 
     # Without names of the classes the data only tell how many there are at least.

@@ -1,0 +1,184 @@
+"""Attacks a data set, shard by shard; a second run goes on where the first was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costcert.attacks.attempts import Attempt
+from costcert.attacks.effort import Effort
+from costcert.attacks.evidence import Inspector
+from costcert.attacks.judging import Judge
+from costcert.attacks.results import SUMMARY, VERSION, Results
+from costcert.attacks.shard import Shard
+from costcert.attacks.spots import Sites, best_spots
+from costcert.certification import AnyPatch
+from costcert.datasets.base import Dataset
+from costcert.errors import CostcertError, SpellingError
+from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.patches import concrete
+from costcert.geometry.sizes import whole
+from costcert.models.classifier import Classifier, Pixels, Soft
+from costcert.polling import Poll
+from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep, write_json
+from costcert.store.parquet import positive, shard_path, shard_ranges
+from costcert.votes import Votes
+
+if TYPE_CHECKING:
+    from costcert.attacks.universal import UniversalPatch
+
+# Called with the images that are done and all images.
+Progress = Callable[[int, int], None]
+
+_IMAGES_PER_SHARD = 16
+# Images that a universal patch is made on, at most.
+_SHARED_BY = 256
+
+
+def attack(
+    model: Classifier,
+    dataset: Dataset,
+    patch: AnyPatch,
+    k: int,
+    out: str | Path,
+    *,
+    ablation: Ablation | str | None = None,
+    defender: str = "costcert",
+    soft: Soft | None = None,
+    effort: Effort | None = None,
+    universal: str | None = None,
+    seed: int = 0,
+    shard_size: int | None = None,
+    progress: Progress | None = None,
+) -> Results:
+    """Try to push the true label of every image out of the top k with a patch of real pixels.
+
+    Args:
+        out: a folder for patched images and what they do; one that was begun is continued.
+        ablation: what each mutant keeps; by default what the model was trained to see.
+        universal: also one patch for all images, `fixed` at one place or stuck at `random` ones.
+        progress: told how many images are done, of how many.
+
+    Raises:
+        FalseCertificateError: an attack did what was proved to be impossible; the evidence is in `out`.
+    """
+    wanted = concrete(patch, model.image_size)
+    kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
+    if whole(k, "k") >= model.num_classes:
+        raise CostcertError(
+            f"the model tells {model.num_classes} classes apart, so no label can leave a top {k}: "
+            f"take a k of at most {model.num_classes - 1}"
+        )
+    if universal not in (None, "fixed", "random"):
+        raise SpellingError(f"a universal patch is fixed or random, got {universal!r}")
+    judge = Judge(model, kept, wanted, defender=defender, soft=soft)
+    campaign = _Campaign(judge, dataset, k, Path(out), effort or Effort(), universal, seed)
+    return campaign.run(shard_size, progress or (lambda done, images: None))
+
+
+class _Campaign:
+    def __init__(
+        self,
+        judge: Judge,
+        dataset: Dataset,
+        k: int,
+        folder: Path,
+        effort: Effort,
+        universal: str | None,
+        seed: int,
+    ) -> None:
+        self.judge, self.dataset, self.k, self.folder = judge, dataset, k, folder
+        self.effort, self.universal, self.seed = effort, universal, seed
+        self.sites = Sites(judge.ablation, judge.patch, judge.model.image_size)
+        self.about: dict[str, Any] = {
+            # It also sees to it that a label means the same to the model and to the data.
+            **Poll(judge.model, dataset, judge.ablation, soft=judge.soft).about(),
+            "ablation": str(judge.ablation),
+            "patch": str(judge.patch),
+            "k": k,
+            "defender": judge.defender.name,
+            "effort": asdict(effort),
+            "universal": universal,
+            "seed": seed,
+        }
+
+    def run(self, shard_size: int | None, tell: Progress) -> Results:
+        images, size = len(self.dataset), self._shard_size(shard_size)
+        if self.effort.steps or self.universal:
+            self._refuse_without_gradients()
+        manifest = {"format": "costcert attack", "version": VERSION, "images": images, "shard_size": size}
+        join_manifest(self.folder, {**manifest, **self.about}, "attack", VERSION)
+        sweep(self.folder)
+        found = []
+        ranges = shard_ranges(images, size)
+        for number, rows in enumerate(ranges):
+            tell(rows.start, images)
+            if not shard_path(self.folder, number).exists():
+                self._shard(rows).write(self.folder, number)
+            found.append(Results.read(self.folder, number, len(rows)))
+        tell(images, images)
+        results = Results.joined(found)
+        write_json(self.folder / SUMMARY, {**results.summary(self.k), **self.about})
+        return results
+
+    def _shard_size(self, asked: int | None) -> int:
+        """As asked, or as the run that is to be continued has it."""
+        if asked is None and (self.folder / MANIFEST).is_file():
+            manifest = read_manifest(self.folder, "attack", VERSION)
+            return positive(manifest, "shard_size", str(self.folder / MANIFEST))
+        return whole(_IMAGES_PER_SHARD if asked is None else asked, "the shard size")
+
+    def _refuse_without_gradients(self) -> None:
+        """Before anything is written: one step with one image."""
+        from costcert.attacks.painting import Painter
+
+        clean, votes = self._asked(range(1))
+        painter = Painter(self.judge, self.sites, clean, votes, self.k)
+        spots = best_spots(votes, 0, self.sites, self.k, 1, np.random.default_rng(0))
+        painter.paint([Attempt(0, spot, clean[0]) for spot in spots], 1)
+
+    def _asked(self, rows: range) -> tuple[Pixels, Votes]:
+        """Whole pixels of these images, and their votes."""
+        pixels = [self.judge.model.prepare(self.dataset.image(row)) for row in rows]
+        clean = np.stack(pixels)
+        votes = self.judge.votes(clean, self.dataset.labels[rows.start : rows.stop])
+        votes.image_ids = np.array(self.dataset.ids[rows.start : rows.stop], dtype=np.str_)
+        return clean, votes
+
+    def _shard(self, rows: range) -> Results:
+        began = time.monotonic()
+        clean, votes = self._asked(rows)
+        rngs = [self._rng(name) for name in votes.image_ids]
+        shard = Shard(self.judge, self.sites, self.k, self.effort, clean, votes, rngs)
+        inspector = Inspector(self.judge, self.sites, clean, votes, shard.min_k, self.folder, self.about)
+        results = shard.attacked(inspector, self._shared)
+        return replace(results, seconds=np.full(len(rows), (time.monotonic() - began) / len(rows)))
+
+    def _rng(self, name: str) -> np.random.Generator:
+        """Chance that depends on the seed and the image alone, not on the shard it is in."""
+        return np.random.default_rng(list(hashlib.sha256(f"{self.seed}/{name}".encode()).digest()))
+
+    @cached_property
+    def _shared(self) -> UniversalPatch | None:
+        """The universal patch, made once and kept in the folder."""
+        from costcert.attacks.painting import Painter
+        from costcert.attacks.universal import FILE, UniversalPatch, universal_patch
+
+        if self.universal is None:
+            return None
+        if not (self.folder / FILE).exists():
+            clean, votes = self._asked(range(min(len(self.dataset), _SHARED_BY)))
+            # Where the label is certified or lost already there is nothing to learn.
+            fought_over = (self.judge.positions(votes) <= self.k) & (self.judge.certified(votes) > self.k)
+            images = np.flatnonzero(fought_over if fought_over.any() else np.ones(len(votes)))
+            painter = Painter(self.judge, self.sites, clean, votes, self.k)
+            steps = max(1, self.effort.steps)
+            universal_patch(painter, self.universal, images, steps, self._rng("universal")).save(self.folder)
+        return UniversalPatch.load(self.folder)

@@ -1,0 +1,101 @@
+"""From whole pixels to the position of the true label, by the code that is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from costcert.certification import certify
+from costcert.deployment import Deployed
+from costcert.geometry.ablations import Ablation, Region
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.touch import touched
+from costcert.models.classifier import Ballots, Classifier, Logits, Pixels, Soft
+from costcert.votes import Votes
+
+Positions = npt.NDArray[np.int64]
+
+
+class Judge:
+    """A deployed classifier, asked about pixels at the model's input, where patches are counted."""
+
+    def __init__(
+        self,
+        model: Classifier,
+        ablation: Ablation | None,
+        patch: OnePatch | Several,
+        *,
+        defender: str = "costcert",
+        soft: Soft | None = None,
+    ) -> None:
+        self.deployed = Deployed(_Prepared(model), ablation, defender=defender, patch=patch, soft=soft)
+        self.model, self.patch, self.soft = model, patch, soft
+        self.ablation = self.deployed.ablation
+        self.defender = self.deployed.defender
+        self.touched = touched(self.ablation, patch, model.image_size)
+
+    def votes(self, pixels: Pixels, truth: npt.NDArray[Any]) -> Votes:
+        """All mutants of these images, asked from scratch."""
+        return self.deployed.votes(list(pixels), truth)
+
+    def positions(self, votes: Votes) -> Positions:
+        """[N], where the true label stands in the prediction."""
+        listed = self.defender.predict(votes, self.touched, votes.num_classes)
+        positions: Positions = np.argmax(listed == votes.truth[:, None], axis=1) + 1
+        return positions
+
+    def certified(self, votes: Votes) -> Positions:
+        """[N], min-k with ties as the prediction breaks them: where the label may end at worst."""
+        found = certify(votes, self.patch, [self.defender.name], ties="lowest")
+        return found.min_k(self.defender.name, self.patch)
+
+
+class _Prepared(Classifier):
+    """A classifier whose pictures are its input already."""
+
+    def __init__(self, model: Classifier) -> None:
+        self._model = model
+        self.num_classes, self.image_size, self.channels = model.num_classes, model.image_size, model.channels
+        self.class_names, self.ablation = model.class_names, model.ablation
+
+    def prepare(self, image: Image.Image) -> Pixels:
+        pixels = np.array(image, dtype=np.uint8)
+        return pixels[..., None] if pixels.ndim == 2 else pixels
+
+    def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+        return self._model.logits(images, regions)
+
+    def about(self) -> Mapping[str, Any]:
+        return self._model.about()
+
+
+def rewritten(
+    votes: Votes, images: npt.NDArray[Any], rows: npt.NDArray[Any], mutants: npt.NDArray[Any], said: Ballots
+) -> Votes:
+    """The votes of these images with some ballots replaced: `mutants[m]` of row `rows[m]` says `said[m]`."""
+    ballots = votes.ballots[images]
+    ballots[rows, mutants] = said.labels
+    how: dict[str, Any] = {
+        "num_classes": votes.num_classes,
+        "ablation": votes.ablation,
+        "image_size": votes.image_size,
+    }
+    truth = votes.truth[images]
+    if votes.labels is None or votes.units is None:
+        return Votes(ballots, truth, **how)
+    labels, units = votes.labels[images], votes.units[images]
+    labels[rows, mutants], units[rows, mutants] = said.soft_labels, said.soft_units
+    return Votes.soft(labels, units, truth, ballots=ballots, cap=votes.cap, **how)
+
+
+def differing(before: Votes, after: Votes) -> npt.NDArray[np.bool_]:
+    """[N, B], mutants that do not say the very same, to the last unit."""
+    differs: npt.NDArray[np.bool_] = before.ballots != after.ballots
+    for mine, theirs in ((before.labels, after.labels), (before.units, after.units)):
+        if mine is not None and theirs is not None:
+            differs |= (mine != theirs).any(axis=2)
+    return differs

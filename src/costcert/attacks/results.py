@@ -1,0 +1,105 @@
+"""What an attack found, image by image: Parquet shards beside a manifest, and a summary of them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from costcert.errors import StoreError
+from costcert.store.parquet import list_column, lists, plain_column, read_table, shard_path, write_table
+
+VERSION = 1
+SUMMARY = "summary.json"
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """One row per image. Positions are those of the true label, from 1.
+
+    Args:
+        rank: position on the image as it is.
+        min_k: the worst that CostCert (or another defender) proves.
+        random: the worst position that a patch of random pixels brought about.
+        universal: the same for the universal patch; the rank where none was made.
+        attacked: the worst position that anything brought about, on `patched`.
+        places: [N, 2 n], top and left of each patch there; -1 where an image was not attacked.
+        touched: mutants that see the patch there.
+        won: the share of their ballots (in units, where they are soft) that the k best placed rivals got.
+        seconds: spent on the image.
+        patched: [N, H * W * C].
+    """
+
+    image_id: npt.NDArray[np.str_]
+    truth: Counts
+    rank: Counts
+    min_k: Counts
+    random: Counts
+    universal: Counts
+    attacked: Counts
+    places: Counts
+    touched: Counts
+    won: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+    patched: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @classmethod
+    def joined(cls, parts: list[Results]) -> Results:
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def write(self, folder: Path, number: int) -> None:
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        table = {name: lists(v) if v.ndim == 2 else pa.array(v.tolist()) for name, v in columns.items()}
+        write_table(pa.table(table), shard_path(folder, number))
+
+    @classmethod
+    def read(cls, folder: Path, number: int, rows: int) -> Results:
+        path = shard_path(folder, number)
+        table = read_table(path)
+        if table.num_rows != rows:
+            raise StoreError(f"{path} holds {table.num_rows} images, expected {rows}: make it again")
+        return cls(
+            *(
+                (list_column if field.name in ("places", "patched") else plain_column)(
+                    table, field.name, path
+                )
+                for field in fields(cls)
+            )
+        )
+
+    def summary(self, k: int) -> dict[str, Any]:
+        """Accuracies side by side, and how close the attack comes to the bound."""
+        count = len(self)
+        right, certified, held = self.rank <= k, self.min_k <= k, self.attacked <= k
+        # Images where a certificate is missing although the prediction is right: what is fought over.
+        open_ones = right & ~certified
+        could, did = (np.minimum(each[open_ones] - 1, k).sum() for each in (self.min_k, self.attacked))
+        return {
+            "images": count,
+            "k": k,
+            "clean": float(right.mean()),
+            "under_random_patches": float((self.random <= k).mean()),
+            "under_universal_patch": float((self.universal <= k).mean()),
+            "under_attack": float(held.mean()),
+            "certified": float(certified.mean()),
+            "gap": float((held & ~certified).mean()),
+            "right": int(right.sum()),
+            "certified_images": int(certified.sum()),
+            "certified_and_broken": int((certified & ~held).sum()),
+            "open_images": int(open_ones.sum()),
+            "broken": int((right & ~held).sum()),
+            "rivals_lifted": int(did),
+            "rivals_liftable": int(could),
+            "ballots_won": float(self.won[open_ones].mean()) if open_ones.any() else None,
+            "seconds": round(float(self.seconds.sum()), 1),
+        }

@@ -1,0 +1,196 @@
+"""Some images under attack, together: what is differentiated in one batch, and checked in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.attacks.attempts import Attempt, noisy, random_patches
+from costcert.attacks.effort import Effort
+from costcert.attacks.evidence import Inspector
+from costcert.attacks.judging import Judge
+from costcert.attacks.results import Results
+from costcert.attacks.spots import Prices, Sites, Spot, best_spots
+from costcert.models.classifier import Pixels
+from costcert.votes import Votes
+
+if TYPE_CHECKING:
+    from costcert.attacks.universal import UniversalPatch
+
+# Of the steps of a full run, the part that tells good places from bad ones.
+_TRIAL = 5
+
+Spots = dict[int, list[Spot]]
+# For each image of the shard, what was best so far.
+Found = list[Attempt | None]
+
+
+class Shard:
+    """Args:
+    clean, votes: the images, and how their mutants vote.
+    rngs: chance, for each image its own, so that it does not matter which others are in the shard.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        sites: Sites,
+        k: int,
+        effort: Effort,
+        clean: Pixels,
+        votes: Votes,
+        rngs: Sequence[np.random.Generator],
+    ) -> None:
+        self.judge, self.sites, self.k, self.effort = judge, sites, k, effort
+        self.clean, self.votes, self.rngs = clean, votes, rngs
+        self.rank, self.min_k = judge.positions(votes), judge.certified(votes)
+        self.targets: list[int] = np.flatnonzero(self.rank <= k).tolist()
+        self.efforts = [effort if bound > k else effort.on_certified() for bound in self.min_k]
+
+    def attacked(self, inspector: Inspector, shared: UniversalPatch | None) -> Results:
+        """Everything that is tried, checked from scratch."""
+        spots = {image: self._spots(image) for image in self.targets}
+        random, universal = self._harmful(self._random(spots)), self._harmful(self._universal(shared))
+        _, _, under_random = inspector.verify(random)
+        _, _, under_universal = inspector.verify(universal)
+        best = [_better(one, other) for one, other in zip(random, universal, strict=True)]
+        if self.effort.steps:
+            best = self._harmful(self._painted(spots, best))
+        patched, after, attacked = inspector.verify(best)
+        count = len(self.votes)
+        return Results(
+            image_id=self.votes.image_ids,
+            truth=self.votes.truth.astype(np.int64),
+            rank=self.rank,
+            min_k=self.min_k,
+            random=under_random,
+            universal=under_universal,
+            attacked=attacked,
+            places=np.array([_flat(attempt, self.sites) for attempt in best], dtype=np.int64),
+            touched=np.array([0 if a is None else len(a.spot.touched) for a in best], dtype=np.int64),
+            won=self._won(after, best),
+            seconds=np.zeros(count),
+            patched=patched.reshape(count, -1),
+        )
+
+    def _spots(self, image: int) -> list[Spot]:
+        count, rng = self.efforts[image].places, self.rngs[image]
+        return best_spots(self.votes, image, self.sites, self.k, count, rng)
+
+    def _random(self, spots: Spots) -> Found:
+        found: Found = [None] * len(self.votes)
+        for image, where in spots.items():
+            found[image] = random_patches(
+                self.judge,
+                self.sites,
+                self.votes,
+                image,
+                self.clean[image],
+                where,
+                self.efforts[image].random,
+                self.rngs[image],
+            )
+        return found
+
+    def _universal(self, shared: UniversalPatch | None) -> Found:
+        found: Found = [None] * len(self.votes)
+        if shared is not None:
+            for image in self.targets:
+                prices = Prices(self.votes, image, self.k)
+                found[image] = shared.tried(
+                    self.judge,
+                    self.sites,
+                    prices,
+                    self.clean[image],
+                    self.effort.places,
+                    self.rngs[image],
+                )
+        return found
+
+    def _painted(self, spots: Spots, best: Found) -> Found:
+        """Short runs at all places, then full ones at the best of them."""
+        from costcert.attacks.painting import Painter
+
+        painter = Painter(self.judge, self.sites, self.clean, self.votes, self.k)
+        best = list(best)
+        # All images at their first place, then all at their second: those broken early drop out early.
+        rounds = range(max(map(len, spots.values()), default=0))
+        trials = [
+            self._afresh(image, spots[image][turn])
+            for turn in rounds
+            for image in self._unbroken(best)
+            if turn < len(spots[image])
+        ]
+        painter.paint(trials, -(-self.effort.steps // _TRIAL))
+        ranked: dict[int, list[Attempt]] = {image: [] for image in spots}
+        for trial in trials:
+            ranked[trial.image].append(trial)
+            best[trial.image] = _better(best[trial.image], trial)
+        for tried in ranked.values():
+            tried.sort(key=lambda trial: (-trial.position, trial.short))
+        for turn in range(self.effort.restarts):
+            runs = [
+                self._again(ranked[image], turn)
+                for image in self._unbroken(best)
+                if turn < self.efforts[image].restarts and ranked[image]
+            ]
+            painter.paint(runs, self.effort.steps)
+            for run in runs:
+                best[run.image] = _better(best[run.image], run)
+        return best
+
+    def _won(self, after: Votes, best: Found) -> npt.NDArray[np.float64]:
+        """[N], for each image the share of the touched ballots that went to the k best placed rivals."""
+        won = np.zeros(len(after))
+        listed = self.judge.defender.predict(after, self.judge.touched, self.k + 1)
+        for row, attempt in enumerate(best):
+            if attempt is not None:
+                rivals = [label for label in listed[row] if label != after.truth[row]][: self.k]
+                won[row] = _won(after, row, rivals, attempt.spot.touched)
+        return won
+
+    def _harmful(self, found: Found) -> Found:
+        """Without patches that help: an attacker who finds nothing better leaves the image alone."""
+        return [
+            attempt if attempt is not None and attempt.position >= rank else None
+            for attempt, rank in zip(found, self.rank, strict=True)
+        ]
+
+    def _unbroken(self, best: Found) -> list[int]:
+        return [image for image in self.targets if (found := best[image]) is None or found.position <= self.k]
+
+    def _afresh(self, image: int, spot: Spot, *, by_votes: bool = True) -> Attempt:
+        start = noisy(self.clean[image], self.sites, spot, self.rngs[image])
+        return Attempt(image, spot, start, by_votes)
+
+    def _again(self, ranked: list[Attempt], turn: int) -> Attempt:
+        """Two turns at each place: on with the count of votes, and afresh for ballots, soon other ones."""
+        trial = ranked[turn // 2 % len(ranked)]
+        if turn % 2 == 0:
+            return Attempt(trial.image, trial.spot, trial.start if trial.pixels is None else trial.pixels)
+        spot = trial.spot
+        if turn > 1:
+            prices = Prices(self.votes, trial.image, self.k)
+            spot = prices.spot(self.sites, spot.places, self.rngs[trial.image])
+        return self._afresh(trial.image, spot, by_votes=False)
+
+
+def _better(one: Attempt | None, other: Attempt | None) -> Attempt | None:
+    return other if other is not None and other.better_than(one) else one
+
+
+def _flat(attempt: Attempt | None, sites: Sites) -> list[int]:
+    if attempt is None:
+        return [-1] * (2 * sites.times)
+    return [side for place in attempt.spot.places for side in place]
+
+
+def _won(after: Votes, row: int, listed: Sequence[int], touched: npt.NDArray[np.int64]) -> float:
+    """The share of the touched ballots that the listed rivals got."""
+    if after.labels is None or after.units is None:
+        return float(np.isin(after.ballots[row, touched], listed).mean())
+    given = after.units[row, touched] * np.isin(after.labels[row, touched], listed)
+    return float(given.sum() / (after.cap * len(touched)))

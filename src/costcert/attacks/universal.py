@@ -1,0 +1,124 @@
+"""One patch for many images: printed once, stuck anywhere or at one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from costcert.attacks.attempts import Attempt, judged
+from costcert.attacks.judging import Judge
+from costcert.attacks.painting import Batch, Painter, mutants_at_once, normalised, step_sizes
+from costcert.attacks.spots import Places, Prices, Sites
+from costcert.errors import StoreError
+from costcert.models.classifier import Pixels
+from costcert.store.files import whole_file
+from costcert.store.parquet import read_npz
+
+FILE = "universal.npz"
+# Images a step looks at, at most; steps for each one of a patch for a single image.
+_IMAGES, _LONGER = 32, 5
+# Places that are compared for a patch that stays at one.
+_COMPARED = 64
+_MOMENTUM = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class UniversalPatch:
+    """Args:
+    pixels: [h, w, C].
+    places: where it is stuck; anywhere if None.
+    """
+
+    pixels: Pixels
+    places: Places | None
+
+    def on(self, image: Pixels, sites: Sites, places: Places) -> Pixels:
+        source = sites.sources(places)
+        flat = self.pixels.reshape(-1, self.pixels.shape[2])
+        return np.where((source >= 0)[..., None], flat[source], image)
+
+    def tried(
+        self,
+        judge: Judge,
+        sites: Sites,
+        prices: Prices,
+        image: Pixels,
+        count: int,
+        rng: np.random.Generator,
+    ) -> Attempt | None:
+        """At its place, or the best of `count` places by chance."""
+        best: Attempt | None = None
+        for _ in range(count if self.places is None else 1):
+            places = self.places or sites.anywhere(rng)
+            spot = prices.spot(sites, places)
+            if not len(spot.touched):
+                continue
+            shown = self.on(image, sites, places)[None]
+            for attempt in judged(judge, sites, prices.votes, prices.image, spot, shown):
+                best = attempt if attempt.better_than(best) else best
+        return best
+
+    def save(self, folder: Path) -> None:
+        places = np.array([] if self.places is None else self.places, dtype=np.int64).reshape(-1, 2)
+        with whole_file(folder / FILE) as temporary, temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, pixels=self.pixels, places=places)
+
+    @classmethod
+    def load(cls, folder: Path) -> UniversalPatch:
+        arrays = read_npz(folder / FILE)
+        if not {"pixels", "places"} <= set(arrays) or arrays["pixels"].dtype != np.uint8:
+            raise StoreError(f"{folder / FILE} holds no universal patch: remove it, and it is made again")
+        places = tuple((int(top), int(left)) for top, left in arrays["places"])
+        return cls(arrays["pixels"], places or None)
+
+
+def universal_patch(
+    painter: Painter, kind: str, images: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
+) -> UniversalPatch:
+    """Gradient steps on a patch that all these images share."""
+    sites, model = painter.sites, painter.model
+    shape = (sites.single.height, sites.single.width, painter.clean.shape[3])
+    fixed = _common_place(painter, images, rng) if kind == "fixed" else None
+    patch = torch.tensor(rng.uniform(0, 255, shape), dtype=torch.float32, device=model.device)
+    direction = torch.zeros_like(patch)
+    most = mutants_at_once(model, sites) // max(1, painter.judge.touched.delta)
+    together = max(1, min(_IMAGES, len(images), most))
+    for size in step_sizes(_LONGER * steps):
+        chosen = rng.choice(images, together, replace=False)
+        attempts = [_pasted(painter, int(image), fixed or sites.anywhere(rng)) for image in chosen]
+        attempts = [attempt for attempt in attempts if len(attempt.spot.touched)]
+        if not attempts:
+            continue
+        batch = Batch(painter, attempts)
+        source = np.stack([sites.sources(each.spot.places) for each in attempts]).clip(min=0)
+        patch.requires_grad_()
+        paint = patch.reshape(-1, shape[2])[torch.as_tensor(source, device=model.device)]
+        logits, _ = painter.logits(paint, batch)
+        loss, _ = painter.loss(logits, batch)
+        gradient = painter.gradient(loss.sum(), patch)
+        direction = _MOMENTUM * direction + normalised(gradient[None])[0]
+        patch = (patch.detach() - size * direction.sign()).clamp(0, 255)
+    return UniversalPatch(patch.round().to(torch.uint8).cpu().numpy(), fixed)
+
+
+def _pasted(painter: Painter, image: int, places: Places) -> Attempt:
+    spot = Prices(painter.votes, image, painter.k).spot(painter.sites, places)
+    return Attempt(image, spot, painter.clean[image])
+
+
+def _common_place(painter: Painter, images: npt.NDArray[np.int64], rng: np.random.Generator) -> Places:
+    """Of some places, the one where the price allows the most; the most central of equal ones."""
+    sites = painter.sites
+    middle = (np.array(sites.image_size) - (sites.single.height, sites.single.width)) / 2
+    prices = [Prices(painter.votes, int(image), painter.k) for image in images]
+
+    def worth(places: Places) -> tuple[int, float]:
+        touched = sites.touched(places)
+        lifted = sum(each.lifted(touched)[0] for each in prices)
+        return lifted, -float(np.abs(np.array(places) - middle).sum())
+
+    return max((sites.anywhere(rng) for _ in range(_COMPARED)), key=worth)
