@@ -291,7 +291,7 @@ def vote(
 @app.command()
 def train(
     model: Annotated[
-        str, typer.Option("--model", "-m", help="timm:NAME, or strip:small or strip:base for narrow strips.")
+        str, typer.Option("--model", "-m", help="timm:NAME, or strip:small, base or tall for narrow strips.")
     ],
     data: Annotated[
         str,
@@ -324,6 +324,17 @@ def train(
         int | None, typer.Option("--shift", min=0, help="Move images by up to so many px.")
     ] = None,
     light: Annotated[float | None, typer.Option("--light", help="Vary brightness and contrast.")] = None,
+    colour: Annotated[float | None, typer.Option("--colour", help="The same for each channel.")] = None,
+    warp: Annotated[
+        float | None, typer.Option("--warp", help="Turn, slant and stretch images by up to this share.")
+    ] = None,
+    vote_share: Annotated[
+        float | None, typer.Option("--vote", help="Share of the loss that is on all mutants together.")
+    ] = None,
+    lead: Annotated[
+        float | None, typer.Option("--lead", help="Share of ballots by which the truth should then lead.")
+    ] = None,
+    warmup: Annotated[float | None, typer.Option("--warmup", help="Epochs until the largest rate.")] = None,
     flip: Annotated[
         bool | None,
         typer.Option("--flip/--no-flip", help="Mirror images; wrong where left and right are classes."),
@@ -371,6 +382,11 @@ def train(
                     "smoothing": smoothing,
                     "shift": shift,
                     "light": light,
+                    "colour": colour,
+                    "warp": warp,
+                    "vote": vote_share,
+                    "lead": lead,
+                    "warmup": warmup,
                     "flip": flip,
                     "seed": seed,
                 },
