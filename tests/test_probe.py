@@ -6,7 +6,7 @@ import pytest
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Columns
 from costcert.models.classifier import Soft
-from costcert.probe import probe
+from costcert.probe import SAFETY, probe
 from tiny import Tiny, pictures
 
 REGIONS = Columns(3).regions(Tiny.image_size)
@@ -25,12 +25,12 @@ def test_a_model_that_does_not_move_has_no_epsilon():
     assert (1, 3) in model.asked
 
 
-def test_epsilon_is_twice_the_largest_shift_and_tau_that_of_units():
+def test_epsilon_is_twice_the_largest_shift_with_room_to_spare():
     model, soft = Tiny(drift=0.01), Soft(0.5, 4)
     pixels = images(model)
     found = probe(model, pixels, REGIONS, soft=soft)
     largest = 0.01 * (len(pixels) * len(REGIONS) - 1)
-    assert found.epsilon == pytest.approx(2 * largest, rel=1e-4)
+    assert found.epsilon == pytest.approx(2 * SAFETY * largest, rel=1e-4)
     assert found.shifts["one mutant at a time"] == max(found.shifts.values())
     assert found.shifts["once more"] == 0
     assert 0 < found.tau <= soft.cap

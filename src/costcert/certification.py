@@ -60,7 +60,12 @@ def certify(
         image_ids=votes.image_ids,
         num_classes=votes.num_classes,
         image_size=votes.image_size,
-        about={"ties": ties},
+        about={
+            "ties": ties,
+            "epsilon": epsilon,
+            "tau": tau,
+            **({} if uncertain is None else {"uncertain": "mutants that the caller named"}),
+        },
     )
 
 

@@ -3,8 +3,9 @@
 Sums of floating-point numbers depend on their order, and the order on batch size, thread count and device. A
 mutant whose two best logits are close may therefore vote differently tomorrow. If no logit moves by more
 than δ, the best and the second can approach each other by 2δ: a margin above ε = 2δ decides the label
-whatever happens. δ is the largest movement seen here, on some mutants and on this device; it is measured, not
-proved. The same for soft ballots in units: τ is twice the largest change of any label's units.
+whatever happens. δ is the largest movement seen here, on some mutants and on this device, times a safety
+factor for all that were not tried; it is measured, not proved. The same for soft ballots in units: τ is twice
+the largest change of any label's units, times that factor.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ import numpy.typing as npt
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Region
 from costcert.models.classifier import Classifier, Logits, Pixels, Soft, ballots_of
+
+# Mutants and ways that were not tried may move further than those that were.
+SAFETY = 4
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,8 @@ def probe(model: Classifier, images: Pixels, regions: Sequence[Region], *, soft:
         if soft is not None:
             moved = max(moved, int(np.abs(_units(other, soft) - units).max()))
     return Probe(
-        epsilon=2 * max(shifts.values()),
-        tau=0 if soft is None else min(2 * moved, soft.cap),
+        epsilon=2 * SAFETY * max(shifts.values()),
+        tau=0 if soft is None else min(2 * SAFETY * moved, soft.cap),
         mutants=labels.size,
         flips=int(flipped.sum()),
         shifts=shifts,

@@ -292,7 +292,9 @@ def _margins(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
         raise VotesError(f"margins must be numbers, got {array.dtype}")
-    array = array.astype(np.float32)
+    with np.errstate(over="ignore"):
+        # A margin beyond all bounds is as good as infinite.
+        array = array.astype(np.float32)
     if np.isnan(array).any() or (array < 0).any():
         raise VotesError("margins are not negative and not NaN: best logit minus second best")
     return array

@@ -19,6 +19,9 @@ import numpy.typing as npt
 from costcert.errors import GeometryError, SpellingError, nearest
 from costcert.geometry.sizes import ImageSize, shown, whole
 
+# At once; long before that many, they touch all mutants.
+MOST_PATCHES = 64
+
 
 class Piece(NamedTuple):
     """A rectangle of pixels inside a patch, relative to the patch's top left corner."""
@@ -191,6 +194,8 @@ class Several:
         if not isinstance(self.patch, _SINGLE):
             raise GeometryError(f"several of what? A single patch is needed, got {self.patch!r}")
         object.__setattr__(self, "times", whole(self.times, "the number of patches"))
+        if self.times > MOST_PATCHES:
+            raise GeometryError(f"at most {MOST_PATCHES} patches at once are counted, got {self.times}")
 
     def __str__(self) -> str:
         return f"{self.times}*{self.patch}"
@@ -228,9 +233,12 @@ def parse_patch(text: str, image_size: ImageSize | None = None) -> Patch:
 
 def _parse(text: str) -> Patch:
     if found := re.fullmatch(r"(\d{1,6})\*(.+)", text):
+        if "*" in found[2]:
+            raise SpellingError(
+                f"cannot read {text[:40]!r}: write the number of patches once, as in 2*square:16"
+            )
         inner = _parse(found[2])
-        if isinstance(inner, Several):
-            raise SpellingError(f"cannot read {text!r}: write the number of patches once, as in 2*square:16")
+        assert not isinstance(inner, Several)
         return Several(inner, int(found[1]))
     if found := re.fullmatch(r"(?:square:)?(\d{1,6})", text):
         return Square(int(found[1]))

@@ -230,6 +230,9 @@ def _unions(
         both = (union[:, None, :] | words[None, :, :]).reshape(-1, words.shape[1])
         first, last = np.divmod(np.arange(len(both)), len(words))
         keep = bitsets.maximal(both)
+        if len(keep) == len(union) and np.array_equal(both[keep], union):
+            # One more patch touches nothing more, and so do all that follow.
+            return union, np.concatenate([where, np.repeat(where[:, -1:], times - where.shape[1], 1)], 1)
         union = both[keep]
         where = np.concatenate([where[first[keep]], corners[last[keep]]], axis=1)
     return union, where

@@ -86,7 +86,7 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
 def join_manifest(folder: Path, content: Mapping[str, Any], kind: str, version: int) -> None:
     """Begin a folder with this manifest, or go on with one that has the same; refuse any other."""
     plain = json.loads(json.dumps(content))
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and all(map(_is_temporary, folder.iterdir()))):
         write_json(folder / MANIFEST, plain)
         return
     if not folder.is_dir():
@@ -98,6 +98,11 @@ def join_manifest(folder: Path, content: Mapping[str, Any], kind: str, version: 
             f"{folder} holds another run: its {key} is {_short(theirs)}, this run's is {_short(ours)}; "
             "choose another folder, or remove that one"
         )
+
+
+def _is_temporary(path: Path) -> bool:
+    """Of a run that is beginning just now, or was killed before it had a manifest."""
+    return path.name.startswith(".") and path.suffix == ".tmp"
 
 
 def _difference(theirs: Any, ours: Any) -> tuple[str, Any, Any]:

@@ -1,0 +1,199 @@
+"""Certificates once more, the slow and plain way, for whoever does not want to trust the fast one.
+
+Nothing of the package is imported: spellings, pixels and votes are read and counted here, with the integers
+of Python, to be read in one sitting beside docs/theory.md. Bit i of a set of mutants stands for mutant i.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from functools import cache, reduce
+from itertools import accumulate, groupby
+from operator import or_
+from typing import Any
+
+# Above these the plain way takes hours: mutants times pixels, and pairs of touched sets.
+MOST_PIXELS, MOST_PAIRS = 1 << 28, 1 << 17
+
+
+Sets = list[int]
+Ballot = list[tuple[int, int]]
+
+
+@cache
+def mutants(ablation: str, height: int, width: int) -> list[tuple[int, int, int, int]]:
+    """What each mutant keeps: first row, rows, first column, columns; both go round the ends of the image."""
+    kept = []
+    for family in ablation.split("+"):
+        found = re.fullmatch(r"(columns|rows|blocks):(\d{1,6})((?:/(?:stride|wrap|span)=[\w-]+)*)", family)
+        if not found:
+            raise ValueError(f"cannot read the ablation {family!r}")
+        size, options = int(found[2]), dict(option.split("=") for option in found[3].split("/")[1:])
+        axes = []
+        for side, whole in ((height, found[1] == "columns"), (width, found[1] == "rows")):
+            last = side - size if options.get("wrap") == "no" else side - 1
+            first, stop = map(int, options.get("span", f"0-{last}").split("-")) if not whole else (0, 0)
+            if not whole and (size > side or stop > last):
+                raise ValueError(f"{family} does not fit an image of {height}x{width}")
+            starts = range(first, stop + 1, int(options.get("stride", 1)))
+            axes.append([(0, side)] if whole else [(start, size) for start in starts])
+        kept += [(*down, *across) for down in axes[0] for across in axes[1]]
+    return kept
+
+
+def patch_pixels(patch: str) -> tuple[int, list[tuple[int, ...]], int]:
+    """How many patches at once; for each row of one patch, where its pixels are; and its width."""
+    times, _, single = patch.rpartition("*")
+    if found := re.fullmatch(r"square:(\d{1,6})|rectangle:(\d{1,6})x(\d{1,6})", single):
+        tall, wide = int(found[1] or found[2]), int(found[1] or found[3])
+        return int(times or 1), [tuple(range(wide))] * tall, wide
+    if found := re.fullmatch(r"shape:([01]+(?:/[01]+)*)", single):
+        mask = found[1].split("/")
+        pixels = [tuple(x for x, pixel in enumerate(row) if pixel == "1") for row in mask]
+        return int(times or 1), pixels, len(mask[0])
+    raise ValueError(f"cannot read the patch {patch!r}")
+
+
+@cache
+def touched(ablation: str, patch: str, height: int, width: int) -> Sets:
+    """T_p for every place p of the patch, the mutants that keep a pixel of it; none that lies in another."""
+    kept = mutants(ablation, height, width)
+    if len(kept) * height * width > MOST_PIXELS:
+        raise ValueError(f"{len(kept):,} mutants are too many for the plain way: certify fewer (--ablation)")
+    keepers = [[0] * width for _ in range(height)]
+    for number, (top, tall, left, wide) in enumerate(kept):
+        for y in range(top, top + tall):
+            for x in range(left, left + wide):
+                keepers[y % height][x % width] |= 1 << number
+    times, rows, breadth = patch_pixels(patch)
+    tops, lefts = range(height - len(rows) + 1), range(width - breadth + 1)
+    if not tops or not lefts or times < 1:
+        raise ValueError(f"{patch} does not fit an image of {height}x{width}")
+    # What one row of the patch touches in every line of the image, then all of its rows together.
+    of = {r: [[union(line[at + x] for x in r) for at in lefts] for line in keepers] for r in set(rows)}
+    sets = single = maximal({union(of[r][y + d][x] for d, r in enumerate(rows)) for y in tops for x in lefts})
+    for _ in range(min(times, len(kept)) - 1):  # more patches than mutants touch nothing new
+        if len(sets) * len(single) > MOST_PAIRS:
+            raise ValueError(f"{patch} may touch too many sets of mutants for the plain way")
+        sets = maximal({one | other for one in sets for other in single})
+    return sets
+
+
+def union(sets: Iterable[int]) -> int:
+    return reduce(or_, sets, 0)
+
+
+def maximal(sets: set[int]) -> Sets:
+    """Whoever controls a set can do all that a part of it allows: parts are left out."""
+    found: Sets = []
+    for _, equal in groupby(sorted(sets, key=int.bit_count, reverse=True), key=int.bit_count):
+        found += [one for one in equal if not any(one & other == one for other in found)]
+    return found
+
+
+class Question:
+    """What the manifest of certificates says was asked."""
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        votes = manifest["votes"]
+        self.size, self.classes = tuple(votes["image_size"]), votes["num_classes"]
+        self.ablation = manifest.get("ablation") or votes["ablation"]
+        given = mutants(votes["ablation"], *self.size)
+        where = {kept: number for number, kept in reversed(list(enumerate(given)))}
+        asked = mutants(self.ablation, *self.size)
+        self.chosen = [where[kept] for kept in asked] if asked != given else list(range(len(given)))
+        self.soft = None if manifest.get("ballots") == "hard" else votes.get("soft")
+        temperature = manifest.get("temperature") if self.soft else None
+        self.power = votes["made"]["soft"]["temperature"] / temperature if temperature else 1
+        self.ties, self.tau = manifest.get("ties", "against"), manifest.get("tau", 0)
+        self.epsilon = manifest.get("epsilon")
+        if self.epsilon is not None:  # margins are numbers of 32 bits, and are compared with one
+            (self.epsilon,) = struct.unpack("f", struct.pack("f", self.epsilon))
+
+    def answer(self, row: Mapping[str, Any], defender: str, patch: str) -> tuple[int, int]:
+        """Rank and min-k of one image."""
+        if row.get("unread"):
+            return self.classes, self.classes
+        sets = touched(self.ablation, patch, *self.size)
+        cap = self.soft["cap"] if self.soft else 1
+        ballots = [self.ballot(row, number) for number in self.chosen]
+        election = Election(ballots, row["truth"], self.classes, cap, self.ties == "lowest")
+        mutants, near, asked = list(enumerate(self.chosen)), self.epsilon, row.get("asked")
+        unknown = union(1 << bit for bit, n in mutants if near is not None and row["margins"][n] <= near)
+        unasked = union(1 << bit for bit, n in mutants if asked and not asked[n])
+        min_k = election.min_k(defender, sets, unknown | unasked, min(self.tau, cap))
+        return election.rank(defender, sets, unasked), min_k
+
+    def ballot(self, row: Mapping[str, Any], number: int) -> Ballot:
+        """Labels and the units that a mutant gives them."""
+        if not self.soft:
+            return [(row["ballots"][number], 1)]
+        part, cap = slice(number * self.soft["labels"], (number + 1) * self.soft["labels"]), self.soft["cap"]
+        units = row["soft_units"][part]
+        if self.power != 1:  # another temperature: shares to a power, what no label got counting as a label
+            raised = [(u / cap) ** self.power for u in units]
+            total = sum(raised) + max(0.0, 1 - sum(u / cap for u in units)) ** self.power
+            units = [int(share / (total or 1) * cap + 1e-6) for share in raised]
+        return list(zip(row["soft_labels"][part], units, strict=True))
+
+
+class Election:
+    """One image. `given[y]` lists every mutant, as a bit, that gives units to label y, and how many."""
+
+    def __init__(self, ballots: list[Ballot], truth: int, classes: int, cap: int, lowest: bool) -> None:
+        self.truth, self.cap, self.size = truth, cap, len(ballots)
+        self.given: list[Ballot] = [[] for _ in range(classes)]
+        for number, ballot in enumerate(ballots):
+            for label, units in ballot:
+                self.given[label].append((1 << number, units))
+        self.rivals = [label for label in range(classes) if label != truth]
+        # Where ties go to the lowest label, a higher one must win outright.
+        self.more = [int(lowest and label > truth) for label in range(classes)]
+
+    def votes(self, label: int, inside: int = -1) -> int:
+        return sum(units for mutant, units in self.given[label] if mutant & inside)
+
+    def window(self, label: int, sets: Sets, held: int = 0) -> int:
+        """The most votes for a label within one T_p, those in `held` not counted."""
+        mine = union(mutant for mutant, _ in self.given[label])
+        return max(self.votes(label, part) for part in {one & mine & ~held for one in sets}) if mine else 0
+
+    def rank(self, defender: str, sets: Sets, unasked: int = 0) -> int:
+        """Ties go to the lowest label. Mutants that were not asked may yet vote for anybody."""
+        masks = defender in ("patchguard", "costcert-masks")
+        score = [self.votes(y, ~unasked) - masks * self.window(y, sets) for y in range(len(self.given))]
+        gaps = [max(0, score[self.truth] + (y > self.truth) - score[y]) for y in self.rivals]
+        return 1 + cheapest_first(gaps, self.cap * unasked.bit_count())
+
+    def min_k(self, defender: str, sets: Sets, unknown: int, tau: int) -> int:
+        """1 + the most rivals that pass the true label under some T_p; every T_p has the unknown mutants."""
+        if defender == "drs":
+            extra = 2 * self.cap * max(one.bit_count() for one in sets)
+            return 1 + self.passing("cbn", 0, sets, unknown, tau, extra)
+        return 1 + max(self.passing(defender, one, sets, unknown, tau) for one in sets)
+
+    def passing(self, defender: str, one: int, sets: Sets, unknown: int, tau: int, extra: int = 0) -> int:
+        held = one | unknown
+        budget = self.cap * held.bit_count() + extra
+        clean = [self.votes(label, ~held) for label in range(len(self.given))]
+        if defender in ("costcert", "cbn"):
+            doubt = tau * (self.size - held.bit_count())
+            least = max(0, clean[self.truth] - doubt) - doubt
+            gaps = [max(0, least + self.more[y] - clean[y]) for y in self.rivals]
+            return cheapest_first(gaps, budget) if defender == "costcert" else sum(g <= budget for g in gaps)
+        if defender not in ("patchguard", "costcert-masks"):
+            raise ValueError(f"{defender!r} is no defender that can be checked")
+        least = clean[self.truth] - self.window(self.truth, sets, held)
+        needs = {y: least + self.more[y] - clean[y] for y in self.rivals}
+        # A window masks all that was written into it, but no unknown mutant outside.
+        able = [y for y in self.rivals if needs[y] <= (unknown & ~one).bit_count()]
+        if defender == "patchguard":
+            return len(able)
+        return cheapest_first([max(0, needs[y] + self.window(y, sets, held)) for y in able], budget)
+
+
+def cheapest_first(gaps: list[int], budget: int) -> int:
+    """The largest j such that the j smallest gaps sum to at most the budget."""
+    return sum(total <= budget for total in accumulate(sorted(gaps)))

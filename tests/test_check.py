@@ -1,0 +1,615 @@
+"""The second opinion shares nothing with the first, agrees with it, and lets no changed byte pass."""
+
+import ast
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import costcert as cc
+import naive
+from costcert import chain, check, compiled
+from costcert.cli import app
+from costcert.commands.check import Request, run
+from costcert.datasets.subsets import Subset, limited
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Segment
+from costcert.models.classifier import Soft
+from costcert.store import VotesFolder
+from costcert.voting import vote
+from strategies import elections, scenes, soft_elections, ties
+from tiny import Tiny, pictures
+
+HARD = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
+SOFT = ("costcert", "cbn", "drs")
+
+
+def costcert(*args):
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.mark.parametrize("module", [check, chain])
+def test_the_checker_shares_no_code_with_what_it_checks(module):
+    source = Path(module.__file__).read_text()
+    imported = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Import):
+            imported |= {name.name.partition(".")[0] for name in node.names}
+    assert imported <= set(sys.stdlib_module_names) | {"pyarrow"}
+    assert len(source.splitlines()) < 200
+
+
+def manifest_of(election, **asked):
+    """What the manifest of certificates of such votes would say."""
+    scene = election.scene
+    soft = None if election.units is None else {"labels": len(election.units[0][0]), "cap": election.cap}
+    votes = {
+        "ablation": str(scene.ablation),
+        "image_size": list(scene.image_size),
+        "num_classes": election.num_classes,
+        "soft": soft,
+    }
+    return {"votes": votes, **asked}
+
+
+def rows_of(votes, margins=None):
+    for image in range(len(votes)):
+        row = {"truth": int(votes.truth[image]), "ballots": votes.ballots[image].tolist()}
+        if votes.is_soft:
+            row["soft_labels"] = votes.labels[image].ravel().tolist()
+            row["soft_units"] = votes.units[image].ravel().tolist()
+        yield row if margins is None else {**row, "margins": margins[image].tolist()}
+
+
+@given(scenes())
+def test_it_counts_the_pixels_of_every_place_and_mutant(scene):
+    kept = check.mutants(str(scene.ablation), *scene.image_size)
+    height, width = scene.image_size
+    pixels = [
+        frozenset(
+            ((y % height), (x % width)) for y in range(top, top + tall) for x in range(left, left + wide)
+        )
+        for top, tall, left, wide in kept
+    ]
+    assert pixels == scene.mutants
+    found = check.touched(str(scene.ablation), str(scene.patch), *scene.image_size)
+    assert sorted(found) == sorted(sum(1 << i for i in window) for window in scene.windows)
+
+
+@given(elections(scenes()) | soft_elections(scenes()), ties, st.integers(0, 4))
+def test_it_agrees_with_the_library(election, ties, tau):
+    votes, tau = election.votes(), tau if election.units is not None else 0
+    certificates = cc.certify(votes, election.scene.patch, ties=ties, tau=tau)
+    question = check.Question(manifest_of(election, ties=ties, tau=tau))
+    for image, row in enumerate(rows_of(votes)):
+        for defender, patch in certificates.cases:
+            found = question.answer(row, defender, str(patch))
+            expected = certificates.rank(defender, patch)[image], certificates.min_k(defender, patch)[image]
+            assert found == expected, defender
+
+
+@settings(max_examples=150)
+@given(elections(scenes()) | soft_elections(scenes()), ties, st.randoms(use_true_random=False))
+def test_it_agrees_with_the_library_where_mutants_are_uncertain(election, ties, rng):
+    votes = election.votes()
+    # Some margins equal epsilon as numbers of 32 bits, and none as one of 64.
+    margins = np.float32([[rng.choice([0, 0.1, 0.2]) for _ in row] for row in votes.ballots])
+    votes.margins = margins
+    certificates = cc.certify(votes, election.scene.patch, ties=ties, epsilon=0.1)
+    question = check.Question(manifest_of(election, ties=ties, epsilon=0.1))
+    for image, row in enumerate(rows_of(votes, margins)):
+        for defender, patch in certificates.cases:
+            expected = certificates.rank(defender, patch)[image], certificates.min_k(defender, patch)[image]
+            assert question.answer(row, defender, str(patch)) == expected, defender
+
+
+@settings(max_examples=150)
+@given(elections(scenes()), ties)
+def test_it_agrees_with_the_definitions(election, ties):
+    scene, classes = election.scene, election.num_classes
+    question = check.Question(manifest_of(election, ties=ties))
+    slow = {
+        "costcert": naive.costcert,
+        "cbn": naive.cbn,
+        "drs": naive.drs,
+        "patchguard": naive.patchguard,
+        "costcert-masks": naive.costcert_masks,
+    }
+    for image, row in enumerate(rows_of(election.votes())):
+        ballots, truth = election.ballots(image), election.truth[image]
+        for defender, formula in slow.items():
+            _, min_k = question.answer(row, defender, str(scene.patch))
+            assert min_k == formula(ballots, scene.windows, truth, classes, ties), defender
+
+
+def test_its_known_answers():
+    """The paper's panda, and all 224 mutants right."""
+    panda = check.Election([[(0, 1)]] * 4 + [[(1, 1)]] * 9 + [[(2, 1)]] * 4, 1, 3, 1, lowest=False)
+    touched = [0b111 << 4]
+    assert (panda.min_k("cbn", touched, 0, 0), panda.min_k("costcert", touched, 0, 0)) == (3, 2)
+    right = check.Election([[(7, 1)]] * 224, 7, 1000, 1, lowest=False)
+    touched = check.touched("columns:19", "square:96", 224, 224)
+    assert {one.bit_count() for one in touched} == {114}
+    answers = [right.min_k(defender, touched, 0, 0) for defender in ("costcert", "cbn", "patchguard")]
+    assert answers == [2, 1000, 1000]
+
+
+def test_what_is_too_large_for_it_gets_a_sentence():
+    with pytest.raises(ValueError, match="50,176 mutants are too many for the plain way"):
+        check.touched("blocks:75", "square:32", 224, 224)
+    with pytest.raises(ValueError, match="too many sets"):
+        check.touched("columns:1", "3*square:1", 1, 80)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["", "columns", "columns:0x3", "columns:9", "columns:3/span=0-8", "rows:3"]
+)
+def test_ablations_that_do_not_fit_are_refused(spelling):
+    with pytest.raises(ValueError, match=r"cannot read the ablation|does not fit"):
+        check.mutants(spelling, 2, 8)
+
+
+# Folders on disk.
+
+
+def some_votes(count=12, *, soft=False, margins=True, **more):
+    rng = np.random.default_rng(5)
+    truth = rng.integers(0, 4, count)
+    world = {
+        "num_classes": 4,
+        "ablation": "columns:2",
+        "image_size": (3, 8),
+        "margins": rng.random((count, 8)) if margins else None,
+        **more,
+    }
+    ballots = np.where(rng.random((count, 8)) < 0.7, truth[:, None], rng.integers(0, 4, (count, 8)))
+    if not soft:
+        return cc.Votes(ballots, truth, **world)
+    units = rng.integers(0, 51, (count, 8, 2))
+    labels = np.stack([ballots, (ballots + rng.integers(1, 4, (count, 8))) % 4], axis=2)
+    return cc.Votes.soft(labels, units, truth, cap=100, **world)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Votes in three shards, and certificates of them."""
+    cc.write_votes(some_votes(), tmp_path / "votes", shard_size=5)
+    made = costcert("certify", tmp_path / "votes", "-p", "1,2", "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    return tmp_path
+
+
+def checked(folders, *more):
+    return costcert("check", folders / "certs", "--votes", folders / "votes", *more)
+
+
+def test_good_folders_are_found_good(folders):
+    result = checked(folders, "--all")
+    assert result.exit_code == 0, result.output
+    assert "certs is as it was written, 3 shards" in result.stdout
+    assert "votes are the votes these certificates note" in result.stdout
+    assert "120 derived again, of 12 images of 12 (all): all alike" in result.stdout
+    alone = costcert("check", folders / "certs")
+    assert (alone.exit_code, "not derived again; pass --votes" in alone.stdout) == (0, True)
+    some = checked(folders, "--sample", 3, "--seed", 8)
+    assert "30 derived again, of 3 images of 12 (a sample by seed 8): all alike" in some.stdout
+
+
+@pytest.mark.parametrize(
+    ("votes", "asked"),
+    [
+        (some_votes(), ["--ties", "lowest"]),
+        (some_votes(), ["--epsilon", "0.2"]),
+        (some_votes(), ["--ablation", "columns:2/stride=3", "--ties", "lowest"]),
+        (some_votes(unread=np.arange(12) % 5 == 0), []),
+        (some_votes(asked=np.arange(96).reshape(12, 8) % 7 > 1), ["--epsilon", "0.1"]),
+        (some_votes(soft=True, asked=np.arange(96).reshape(12, 8) % 5 > 0), ["--tau", "2"]),
+        (some_votes(ablation="blocks:2/stride=2/wrap=no", image_size=(4, 8), margins=False), []),
+        (
+            some_votes(
+                ablation="rows:2/wrap=no+columns:3/span=0-5/wrap=no", image_size=(3, 8), margins=False
+            ),
+            [],
+        ),
+        (some_votes(soft=True), []),
+        (some_votes(soft=True), ["--tau", "3"]),
+        (some_votes(soft=True), ["--epsilon", "0.2"]),
+        (some_votes(soft=True), ["--hard", "--epsilon", "0.2"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value.ablation),
+)
+def test_every_way_to_certify_can_be_checked(tmp_path, votes, asked):
+    cc.write_votes(votes, tmp_path / "votes", shard_size=5)
+    patches = "1,rectangle:1x3,shape:101/010,2*square:1"
+    made = costcert("certify", tmp_path / "votes", "-p", patches, *asked, "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    result = checked(tmp_path, "--all")
+    assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
+
+
+def test_certificates_of_tuned_ballots_can_be_checked(tmp_path):
+    vote(Tiny(), pictures(30), "columns:3", soft=Soft(0.5, 3), out=tmp_path / "votes", shard_size=11)
+    tuned = {"format": "costcert tuning", "version": 1, "ablation": "columns:3/stride=2"}
+    tuned |= {"soft": {"temperature": 0.3, "best": 3}, "goal": {"patches": ["square:2"], "k": [1]}}
+    (tmp_path / "tuned.json").write_text(json.dumps({**tuned, "images": 30, "steps": []}))
+    made = costcert(
+        "certify", tmp_path / "votes", "-p", "2", "--tuned", tmp_path / "tuned.json", "-o", tmp_path / "certs"
+    )
+    assert made.exit_code == 0, made.output
+    result = checked(tmp_path, "--all")
+    assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_certificates_of_an_archive_can_be_checked(tmp_path, soft):
+    votes = some_votes(soft=soft)
+    arrays = (
+        {"labels": votes.labels, "units": votes.units, "cap": 100} if soft else {"ballots": votes.ballots}
+    )
+    np.savez(tmp_path / "votes.npz", truth=votes.truth, margins=votes.margins, **arrays)
+    world = ["--ablation", "columns:2", "--classes", 4, "--image-size", "3x8", "--epsilon", "0.1"]
+    made = costcert("certify", tmp_path / "votes.npz", *world, "-p", "2", "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    ask = ["check", tmp_path / "certs", "--votes", tmp_path / "votes.npz", "--all"]
+    result = costcert(*ask)
+    assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
+    np.savez(tmp_path / "votes.npz", truth=votes.truth, margins=votes.margins + 1, **arrays)
+    assert "digests differ" in costcert(*ask).stdout
+
+
+def resealed(folder, **changes):
+    """Somebody who knows about digests changes a folder."""
+    path = folder / "manifest.json"
+    content = {**json.loads(path.read_text()), **changes}
+    content.pop("manifest_digest")
+    for name in content["shard_digests"]:
+        content["shard_digests"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    content["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def change(path, name, row, by):
+    table = pq.read_table(path)
+    values = table.column(name).to_pylist()
+    values[row] = by(values[row])
+    column = pa.array(values, table.schema.field(name).type)
+    pq.write_table(table.set_column(table.column_names.index(name), name, column), path)
+
+
+def test_a_wrong_certificate_is_named_even_under_right_digests(folders):
+    shard = folders / "certs" / "shard-00001.parquet"
+    stored = pq.read_table(shard).slice(13, 1).to_pylist()[0]
+    change(shard, "min_k", 13, lambda min_k: min_k % 4 + 1)
+    resealed(folders / "certs")
+    result = checked(folders, "--all")
+    assert result.exit_code == 1
+    row = f"image {stored['image_id']}, {stored['defender']}, {stored['patch']}"
+    says = f"{row}: stored rank {stored['rank']}, min-k {stored['min_k'] % 4 + 1}; derived rank"
+    assert says in result.stdout
+    assert f"min-k {stored['min_k']}" in result.stdout.split("derived")[-1]
+    assert "1 differ" in result.stdout
+    # A library that reads them as they are would not have noticed.
+    assert cc.read_certificates(folders / "certs")
+
+
+def test_rows_in_another_order_are_noticed(folders):
+    shard = folders / "certs" / "shard-00000.parquet"
+    change(shard, "image_id", 0, lambda name: name + "!")
+    resealed(folders / "certs")
+    assert "expected a certificate of 0, costcert, square:1" in checked(folders, "--all").stdout
+
+
+def test_other_ballots_are_noticed_even_under_right_digests(folders):
+    change(folders / "votes" / "shard-00002.parquet", "truth", 1, lambda truth: (truth + 1) % 4)
+    resealed(folders / "votes")
+    result = checked(folders)
+    assert (result.exit_code, "digests differ" in result.stdout) == (1, True)
+
+
+def test_another_question_is_noticed_even_under_right_digests(folders):
+    resealed(folders / "certs", ties="lowest")
+    result = checked(folders, "--all")
+    assert (result.exit_code, "derived rank" in result.stdout) == (1, True)
+
+
+def test_a_stranger_among_the_shards_is_noticed(folders):
+    (folders / "certs" / "shard-00003.parquet").write_bytes(b"")
+    assert "shard-00003.parquet does not belong there" in checked(folders).stdout
+
+
+def unsealed(folder):
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    plain = {key: value for key, value in content.items() if not key.endswith("_digests")}
+    del plain["manifest_digest"]
+    path.write_text(json.dumps(plain))
+
+
+def test_old_folders_certify_and_are_said_to_have_no_digests(folders, tmp_path):
+    before = (folders / "certs" / "manifest.json").read_bytes()
+    unsealed(folders / "votes")
+    again = costcert("certify", folders / "votes", "-p", "1,2", "-o", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    # The digest of votes is the same, noted or not.
+    assert (tmp_path / "again" / "manifest.json").read_bytes() == before
+    result = checked(folders)
+    assert (result.exit_code, "votes has none; it was made by an older version" in result.stdout) == (0, True)
+    unsealed(folders / "certs")
+    assert "certs has none" in checked(folders).stdout
+
+
+def test_a_damaged_folder_without_digests_is_still_derived_again(folders):
+    unsealed(folders / "certs")
+    change(folders / "certs" / "shard-00000.parquet", "min_k", 2, lambda min_k: min_k % 4 + 1)
+    assert checked(folders, "--all").exit_code == 1
+
+
+def test_a_second_run_seals_what_it_completes_and_keeps_other_digests(folders):
+    manifest = folders / "votes" / "manifest.json"
+    before, when = manifest.read_bytes(), manifest.stat().st_mtime_ns
+    cc.write_votes(some_votes(), folders / "votes", shard_size=5)
+    assert (manifest.read_bytes(), manifest.stat().st_mtime_ns) == (before, when)
+    (folders / "votes" / "shard-00001.parquet").unlink()
+    # Damage elsewhere is not taken for what was written.
+    change(folders / "votes" / "shard-00000.parquet", "truth", 1, lambda truth: (truth + 1) % 4)
+    cc.write_votes(some_votes(), folders / "votes", shard_size=5)
+    assert manifest.read_bytes() == before
+    assert "shard-00000.parquet is not the file that was written" in checked(folders).stdout
+
+
+def test_a_probe_added_later_leaves_a_sealed_folder_sealed(tmp_path):
+    ask = {"model": Tiny(), "dataset": pictures(), "ablation": "columns:3", "out": tmp_path / "votes"}
+    vote(**ask, shard_size=4)
+    vote(**ask, probe=True)
+    found = chain.follow(tmp_path / "votes")
+    assert (found.sealed, found.problems) == (True, [])
+    assert found.digest == VotesFolder(tmp_path / "votes").digest()
+
+
+@pytest.mark.parametrize(
+    ("damage", "args", "says"),
+    [
+        (lambda f: None, ["--all", "--sample", "3"], "pass one of them"),
+        (lambda f: None, ["--replay", "3"], "pass --votes, --model and --data"),
+        (lambda f: (f / "certs" / "manifest.json").unlink(), [], "holds no manifest.json"),
+        (lambda f: (f / "certs" / "manifest.json").write_text("{}"), [], "damaged, or not of this version"),
+        (lambda f: (f / "certs" / "manifest.json").write_text("["), [], "cannot be checked"),
+        (lambda f: (f / "certs" / "shard-00001.parquet").unlink(), [], "1 of its 3 shards are missing"),
+        (lambda f: (f / "votes" / "shard-00001.parquet").unlink(), [], "1 of its 3 shards are missing"),
+        (lambda f: (f / "votes").rename(f / "elsewhere"), [], "votes is not there"),
+        (
+            lambda f: resealed(f / "certs", patches=["triangle:1", "square:2"]),
+            [],
+            "expected a certificate of 0, costcert, triangle:1",
+        ),
+        (
+            lambda f: resealed(f / "certs", defenders=["nobody"] * 5),
+            [],
+            "expected a certificate of 0, nobody, square:1",
+        ),
+        (lambda f: resealed(f / "certs", defenders="all"), [], "certificates, not"),
+        (lambda f: resealed(f / "certs", ablation="columns:3"), [], "damaged, or not of this version"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_never_passes(folders, damage, args, says):
+    damage(folders)
+    result = checked(folders, *args)
+    assert result.exit_code in (1, 2), result.output
+    assert says in result.output
+    assert "Traceback" not in result.output
+
+
+def passes(folders, votes="votes"):
+    """Whether check finds nothing wrong; bad input is a sentence, anything else would be a traceback."""
+    try:
+        return run(Request(folders / "certs", votes=votes and folders / votes, sample=2))
+    except CostcertError:
+        return False
+
+
+def test_every_flipped_byte_is_noticed(folders):
+    """Any bit of any byte of any file, 400 times."""
+    files = sorted(path for name in ("certs", "votes") for path in (folders / name).iterdir())
+    assert len(files) == 8
+    rng = random.Random(11)
+    for flip in range(400):
+        path = files[flip % len(files)]
+        content = path.read_bytes()
+        place, bit = rng.randrange(len(content)), 1 << rng.randrange(8)
+        path.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+        assert not passes(folders), (path, place, bit)
+        if flip < 16:
+            assert checked(folders).exit_code in (1, 2)
+        path.write_bytes(content)
+    assert passes(folders)
+
+
+def test_every_byte_of_a_manifest_counts(folders):
+    path = folders / "certs" / "manifest.json"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert not passes(folders, votes=None), place
+    for other in (content[:-1], content + b" ", content.replace(b"\n", b"\r\n")):
+        path.write_bytes(other)
+        assert not passes(folders, votes=None)
+
+
+# The same bytes, whoever computes them.
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_threads_and_shards_do_not_change_a_certificate(monkeypatch, soft):
+    votes = some_votes(200, soft=soft)
+    expected = cc.certify(votes, [1, 2]).to_pandas()
+    for threads, step in product((1, 2, 7), (1, 64, 200)):
+        monkeypatch.setattr(compiled, "cores", lambda threads=threads: threads)
+        parts = [votes.take(slice(start, start + step)) for start in range(0, 200, step)]
+        found = cc.Certificates.joined([cc.certify(part, [1, 2]) for part in parts])
+        assert found.to_pandas().equals(expected), (threads, step)
+
+
+def test_one_core_and_two_write_the_same_bytes(tmp_path):
+    if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs a system with two cores, and with a way to use one of them")
+    cc.write_votes(some_votes(300), tmp_path / "votes", shard_size=100)
+    script = (
+        "import os, sys\nos.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])])\n"
+        "from costcert.cli import app\napp(sys.argv[2:])\n"
+    )
+    written = []
+    for count in ("1", "2"):
+        out = tmp_path / count
+        ask = ["certify", str(tmp_path / "votes"), "-p", "1,2", "-o", str(out)]
+        subprocess.run([sys.executable, "-c", script, count, *ask], check=True, capture_output=True)
+        written.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert written[0] == written[1]
+    assert len(written[0]) == 4
+
+
+class Noisy(Tiny):
+    """All mutants vote for label 1, but the last one hangs between 0 and 1.
+
+    The first logit rises a little with the number of mutants that are asked for at once.
+    """
+
+    def logits(self, images, regions):
+        answers = np.zeros((len(images), len(regions), self.num_classes), dtype=np.float32)
+        answers[..., 1] = [1.003 if region.columns.start == 7 else 9 for region in regions]
+        answers[..., 0] = 1 + 1e-4 * len(images) * len(regions)
+        return answers
+
+
+def test_an_uncertain_mutant_changes_a_certificate_and_epsilon_covers_it():
+    """Asked one image at a time and eight at once, one mutant votes otherwise and a certificate is lost.
+
+    Certificates that count this mutant as touched hold for both.
+    """
+    data, patch = pictures(8, seed=2), "rectangle:1x3"
+    together = vote(Noisy(), data, "columns:1", probe=True)
+    single = [vote(Noisy(), Subset(data, [image], "one"), "columns:1") for image in range(8)]
+    world = {"num_classes": 4, "ablation": "columns:1", "image_size": (6, 8)}
+    margins = np.concatenate([votes.margins for votes in single])
+    ballots = np.concatenate([votes.ballots for votes in single])
+    alone = cc.Votes(ballots, data.labels, margins=margins, **world)
+    other = together.ballots != alone.ballots
+    assert other.sum(axis=0).tolist() == [0] * 7 + [8]
+    epsilon = together.about["probe"]["epsilon"]
+    careless = [cc.certify(votes, patch).min_k("costcert", patch) for votes in (alone, together)]
+    assert (data.labels == 1).any()
+    assert [set(min_k[data.labels == 1]) for min_k in careless] == [{1}, {2}]
+    for votes in (alone, together):
+        assert (votes.margins[other] <= epsilon).all()
+        careful = cc.certify(votes, patch, epsilon=epsilon).min_k("costcert", patch)
+        assert (careful >= np.maximum(*careless)).all()
+
+
+@pytest.fixture(scope="module")
+def sample_votes(tmp_path_factory):
+    """Votes of the network that comes with the package, probed, and certificates of them."""
+    torch = pytest.importorskip("torch", reason="the sample's network needs costcert[models]")
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("sample")
+    model = Path(cc.__file__).parent / "sample" / "model"
+    ask = ["--model", model, "--data", "sample", "--limit", 40, "--probe", "--device", "cpu"]
+    made = costcert("vote", *ask, "--out", folder / "votes")
+    assert made.exit_code == 0, made.output
+    made = costcert("certify", folder / "votes", "-p", "2", "--epsilon", "probe", "--out", folder / "certs")
+    assert made.exit_code == 0, made.output
+    return folder, model
+
+
+def test_the_same_network_votes_the_same_again(sample_votes):
+    folder, model = sample_votes
+    result = checked(folder, "--model", model, "--data", "sample", "--replay", 5)
+    assert result.exit_code == 0, result.output
+    assert "has those that voted" in result.stdout
+    assert "Replay: 140 mutants of 5 images asked again" in result.stdout
+
+
+def test_ballots_that_the_network_never_cast_are_noticed(sample_votes, tmp_path):
+    folder, model = sample_votes
+    votes = cc.read_votes(folder / "votes")
+    forged = np.where(np.arange(28) == 3, (votes.ballots + 1) % 10, votes.ballots)
+    margins = np.full(forged.shape, 5.0)
+    world = {"num_classes": 10, "ablation": votes.ablation, "image_size": votes.image_size}
+    about = {"image_ids": votes.image_ids, "about": votes.about, "margins": margins}
+    cc.write_votes(cc.Votes(forged, votes.truth, **world, **about), tmp_path / "votes")
+    made = costcert("certify", tmp_path / "votes", "-p", "2", "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    # Its certificates follow from its ballots; only the network tells that these are not its ballots.
+    result = checked(tmp_path, "--model", model, "--data", "sample", "--replay", 4)
+    assert result.exit_code == 1
+    assert "4 vote otherwise, 0 of them within" in result.stdout
+    assert result.stdout.count("mutant 3: voted") == 4
+
+
+def test_other_weights_are_noticed(sample_votes, tmp_path):
+    import torch
+
+    from costcert.models.architectures import build
+    from costcert.models.preprocessing import Preprocessing
+    from costcert.models.saved import ModelCard, save_model
+
+    folder, _ = sample_votes
+    torch.manual_seed(1)
+    pixels = Preprocessing((28, 28), channels=1, mean=(0.5,), std=(0.5,))
+    network = build("strip:small", num_classes=10, ablation="columns:4", preprocessing=pixels).mutants.network
+    save_model(tmp_path / "model", network, ModelCard("strip:small", 10, pixels, "columns:4", "crop"))
+    result = checked(folder, "--model", tmp_path / "model")
+    assert (result.exit_code, "has weights of digest" in result.stdout) == (1, True), result.output
+
+
+@pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (64, 1), (64, 2)])
+def test_ballots_of_a_real_network_flip_within_the_probe_or_not_at_all(sample_votes, batch_size, threads):
+    """What is asserted is about labels. Margins may well move by more than a probe of a few mutants saw."""
+    import torch
+
+    folder, model = sample_votes
+    stored = cc.read_votes(folder / "votes")
+    data = limited(cc.parse_dataset("sample"), 10)
+    rows = [stored.image_ids.tolist().index(name) for name in data.ids]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        again = vote(cc.load_model(model, device="cpu", batch_size=batch_size), data, stored.ablation)
+    finally:
+        torch.set_num_threads(before)
+    margins, other = stored.margins[rows], again.ballots != stored.ballots[rows]
+    epsilon, moved = stored.about["probe"]["epsilon"], np.abs(again.margins - margins)[~other].max()
+    print(
+        f"{other.sum()} of {other.size} flips; margins moved by up to {moved:.2g}, epsilon is {epsilon:.2g}"
+    )
+    assert (margins[other] <= epsilon).all()
+
+
+def test_kept_regions_mean_the_same_to_both():
+    """One look at the pixels of a wrapping mutant, by hand."""
+    assert check.mutants("columns:3", 2, 5)[4] == (0, 2, 4, 3)
+    assert Segment(4, 3).pixels(5).tolist() == [True, True, False, False, True]
+    assert check.touched("columns:3", "square:1", 2, 5) == [0b00111 << 0, 0b01110, 0b10011, 0b11001, 0b11100]
+
+
+def test_defenders_of_the_house_are_all_checked():
+    from costcert.defenders import HOUSE
+
+    assert set(HOUSE) == set(HARD)
+    assert {name for name in HOUSE if name in SOFT} == set(SOFT)

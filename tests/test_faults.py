@@ -1,0 +1,341 @@
+"""Rude ends: kill -9 at any moment, a full disk, a folder nobody may write to, two runs at once.
+
+Nothing that was finished is lost, nothing half-written is read, and the run that completes the work ends with
+the same bytes as one that was never disturbed. Moments are drawn from fixed seeds; how far a run has come by
+then depends on the machine.
+"""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import costcert as cc
+from costcert import chain
+from costcert.errors import CostcertError
+from costcert.store import VotesFolder, files
+from costcert.voting import vote
+from tiny import Tiny, pictures
+
+HERE = os.path.dirname(__file__)
+VOTE = f"""
+    import sys
+    sys.path.insert(0, {HERE!r})
+    from tiny import Tiny, pictures
+    from costcert.voting import vote
+    print("ready", flush=True)
+    vote(Tiny(pause=0.01), pictures(60), "columns:3", out=sys.argv[1], shard_size=3)
+"""
+COMMAND = """
+    import sys
+    from costcert.cli import app
+    {imports}
+    print("ready", flush=True)
+    app(sys.argv[1:])
+"""
+CERTIFY = COMMAND.format(imports="import costcert.commands.certify, costcert.defenders.kernels")
+REPORT = COMMAND.format(imports="import costcert.commands.report")
+
+
+def start(script, *args):
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def killed_after(seconds, script, *args):
+    """Whether the run was still at work so many seconds after it had begun, and was killed."""
+    with start(script, *args) as running:
+        assert running.stdout.readline() == b"ready\n"
+        time.sleep(seconds)
+        running.send_signal(signal.SIGKILL)
+        running.stdout.read()
+    assert running.returncode in (0, -signal.SIGKILL)
+    return running.returncode != 0
+
+
+def finish(script, *args):
+    """Seconds that an undisturbed run takes after it has begun."""
+    with start(script, *args) as running:
+        assert running.stdout.readline() == b"ready\n"
+        began = time.monotonic()
+        running.stdout.read()
+    assert running.returncode == 0
+    return time.monotonic() - began
+
+
+def shards(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.glob("shard-*")}
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def disturbed(out, moments, script, *args):
+    """Kill a run at each of these moments; what was finished must be there and untouched every time."""
+    kills, finished = 0, {}
+    for moment in moments:
+        kills += killed_after(moment, script, *args)
+        now = shards(out)
+        assert finished.items() <= now.items()
+        finished = now
+    return kills, finished
+
+
+def in_pairs(work, count):
+    """Two at a time: the machines that test this may have two cores."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(work, range(count)))
+
+
+def test_votes_survive_being_killed(tmp_path):
+    """20 kills, in 5 folders."""
+    vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
+    whole, seconds = content(tmp_path / "whole"), finish(VOTE, tmp_path / "timed")
+
+    def suffer(number):
+        rng, out = random.Random(number), tmp_path / f"votes-{number}"
+        moments = [rng.uniform(0, 0.9 * seconds) for _ in range(4)]
+        kills, finished = disturbed(out, moments, VOTE, out)
+        # What is there so far is either nothing or votes that can be read, and says that it is not complete.
+        if (out / "manifest.json").exists():
+            source = VotesFolder(out)
+            for place in range(source.num_shards):
+                if place not in source.missing():
+                    assert len(source.shard(place)) == 3
+            if source.missing():
+                with pytest.raises(CostcertError, match="shards are missing"):
+                    cc.read_votes(out)
+        vote(Tiny(), pictures(60), "columns:3", out=out, shard_size=3)
+        assert finished.items() <= shards(out).items()
+        assert content(out) == whole
+        return kills, len(finished)
+
+    kills, finished = zip(*in_pairs(suffer, 5), strict=True)
+    print(f"votes: {sum(kills)} kills, with {finished} of 20 shards finished after the last of each")
+    assert sum(kills) >= 12
+    assert any(finished)
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory):
+    """Votes in 40 shards, and what certifying them without a disturbance writes."""
+    folder = tmp_path_factory.mktemp("certified")
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 50, 4000)
+    ballots = np.where(rng.random((4000, 48)) < 0.5, truth[:, None], rng.integers(0, 50, (4000, 48)))
+    votes = cc.Votes(ballots, truth, num_classes=50, ablation="columns:3", image_size=(4, 48))
+    cc.write_votes(votes, folder / "votes", shard_size=100)
+    ask = ["certify", folder / "votes", "--patch", "2,4", "--out"]
+    # The first run may have to compile.
+    finish(CERTIFY, *ask, folder / "first")
+    seconds = finish(CERTIFY, *ask, folder / "certs")
+    return folder, ask, content(folder / "certs"), seconds
+
+
+def test_certificates_survive_being_killed(certified, tmp_path):
+    """20 kills, in 5 folders."""
+    _, ask, whole, seconds = certified
+
+    def suffer(number):
+        rng, out = random.Random(100 + number), tmp_path / f"certs-{number}"
+        moments = [rng.uniform(0, 0.9 * seconds) for _ in range(4)]
+        kills, finished = disturbed(out, moments, CERTIFY, *ask, out)
+        finish(CERTIFY, *ask, out)
+        assert finished.items() <= shards(out).items()
+        assert content(out) == whole
+        assert chain.follow(out).problems == []
+        return kills, len(finished)
+
+    kills, finished = zip(*in_pairs(suffer, 5), strict=True)
+    print(f"certificates: {sum(kills)} kills, with {finished} of 40 shards finished after the last of each")
+    assert sum(kills) >= 10
+    assert any(finished)
+
+
+def test_reports_are_there_whole_or_not_at_all(certified, tmp_path):
+    """Up to 14 kills; a table that stood there before stays as it was until the new one is complete."""
+    folder, *_ = certified
+    out = tmp_path / "report.csv"
+    ask = ["report", folder / "certs", "--out", out]
+    seconds = finish(REPORT, *ask)
+    whole = out.read_bytes()
+    old, kills, rng = b"the report of yesterday", 0, random.Random(200)
+    for number in range(14):
+        out.write_bytes(old) if number % 2 else out.unlink(missing_ok=True)
+        kills += killed_after(rng.uniform(0, seconds), REPORT, *ask)
+        assert (
+            out.read_bytes() in (old, whole) if number % 2 else not out.exists() or out.read_bytes() == whole
+        )
+    finish(REPORT, *ask)
+    assert out.read_bytes() == whole
+    print(f"reports: {kills} kills")
+    assert kills >= 6
+
+
+def test_training_survives_being_killed(tmp_path):
+    """6 kills of a tiny strip network's training: it goes on, and ends with the same weights."""
+    pytest.importorskip("torch", reason="training needs costcert[models]")
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "data.npz",
+        images=rng.integers(0, 256, (60, 8, 8), dtype=np.uint8),
+        labels=np.arange(60) % 2,
+    )
+    script = COMMAND.format(imports="import torch; torch.set_num_threads(1); import costcert.commands.train")
+    ask = [
+        "train",
+        "--model",
+        "strip:small",
+        "--data",
+        f"npz:{tmp_path / 'data.npz'}",
+        "--ablation",
+        "columns:3",
+    ]
+    ask += ["--epochs", "4", "--batch-size", "10", "--image-size", "8", "--out"]
+    seconds = finish(script, *ask, tmp_path / "whole")
+    weights = next((tmp_path / "whole").glob("*.safetensors")).read_bytes()
+    moments, kills, out = random.Random(300), 0, tmp_path / "model"
+    for _ in range(6):
+        kills += killed_after(moments.uniform(0, 0.6 * seconds), script, *ask, out)
+    finish(script, *ask, out)
+    assert next(out.glob("*.safetensors")).read_bytes() == weights
+    print(f"training: {kills} kills")
+    assert kills >= 3
+
+
+def test_a_folder_of_a_run_killed_before_its_manifest_is_begun_anew(tmp_path):
+    out = tmp_path / "votes"
+    out.mkdir()
+    (out / f".manifest.json.{2**22 + 1}.tmp").write_text("{")
+    vote(Tiny(), pictures(6), "columns:3", out=out)
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "shard-00000.parquet"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("")
+    with pytest.raises(CostcertError, match=r"holds no manifest\.json"):
+        vote(Tiny(), pictures(6), "columns:3", out=tmp_path / "other")
+
+
+def test_two_runs_into_one_folder_at_once_end_with_the_same_bytes(certified, tmp_path):
+    """Each takes what it finds missing; both write the same, and a file is there whole or not at all."""
+    vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
+    pair = [start(VOTE, tmp_path / "votes") for _ in range(2)]
+    seen = set()
+    while any(running.poll() is None for running in pair):
+        for path in (tmp_path / "votes").glob("shard-*"):
+            number = int(path.name[6:11])
+            assert len(VotesFolder(tmp_path / "votes").shard(number)) == 3
+            seen.add(number)
+        time.sleep(0.05)
+    for running in pair:
+        running.stdout.close()
+        assert running.wait() == 0
+    assert content(tmp_path / "votes") == content(tmp_path / "whole")
+    assert seen
+    _, ask, whole, _ = certified
+    pair = [start(CERTIFY, *ask, tmp_path / "certs") for _ in range(2)]
+    for running in pair:
+        running.stdout.read()
+        running.stdout.close()
+        assert running.wait() == 0
+    assert content(tmp_path / "certs") == whole
+
+
+def test_a_run_that_differs_is_refused_while_another_is_at_work(tmp_path):
+    with start(VOTE, tmp_path / "votes") as running:
+        while not shards(tmp_path / "votes"):
+            time.sleep(0.02)
+        with pytest.raises(CostcertError, match="holds another run"):
+            vote(Tiny(seed=1), pictures(60), "columns:3", out=tmp_path / "votes", shard_size=3)
+        running.stdout.read()
+    assert running.returncode == 0
+    vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
+    assert content(tmp_path / "votes") == content(tmp_path / "whole")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 64 kB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = shutil.which("mount")
+    made = (
+        mount
+        and os.geteuid() == 0
+        and subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, check=False
+        )
+    )
+    if not made or made.returncode != 0:
+        pytest.skip("a small file system can only be mounted by root, where the system allows it")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_really_full_disk(small_disk, tmp_path):
+    vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
+    out = small_disk / "votes"
+    with pytest.raises(CostcertError, match=r"the disk is full: .* what was finished before it is kept"):
+        vote(Tiny(), pictures(60), "columns:3", out=out, shard_size=3)
+    finished = shards(out)
+    assert 0 < len(finished) < 20
+    assert not list(out.glob(".*"))
+    subprocess.run(["mount", "-o", "remount,size=1m", small_disk], check=True)
+    vote(Tiny(), pictures(60), "columns:3", out=out, shard_size=3)
+    assert finished.items() <= shards(out).items()
+    assert content(out) == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("file", ["shard-00000", "shard-00007", "manifest"])
+@pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_fails_when_bytes_are_to_stay(tmp_path, monkeypatch, file, trouble):
+    """At the very last moment, when a file is made safe; also while the folder is sealed."""
+    vote(Tiny(), pictures(30), "columns:3", out=tmp_path / "whole", shard_size=3)
+    sync, names = os.fsync, []
+
+    def failing(handle):
+        names.append(os.readlink(f"/proc/self/fd/{handle}"))
+        # The manifest is written twice: at the beginning, and with the digests at the end.
+        if f".{file}" in names[-1] and (
+            file != "manifest" or sum(".manifest" in name for name in names) == 2
+        ):
+            raise OSError(trouble, os.strerror(trouble))
+        sync(handle)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("which file is being made safe is told by /proc")
+    monkeypatch.setattr(files.os, "fsync", failing)
+    with pytest.raises(CostcertError, match=r"the disk is full|cannot write"):
+        vote(Tiny(), pictures(30), "columns:3", out=tmp_path / "votes", shard_size=3)
+    monkeypatch.undo()
+    finished = shards(tmp_path / "votes")
+    assert len(finished) == {"shard-00000": 0, "shard-00007": 7, "manifest": 10}[file]
+    assert not list((tmp_path / "votes").glob(".*"))
+    vote(Tiny(), pictures(30), "columns:3", out=tmp_path / "votes", shard_size=3)
+    assert finished.items() <= shards(tmp_path / "votes").items()
+    assert content(tmp_path / "votes") == content(tmp_path / "whole")
+
+
+def test_a_folder_nobody_may_write_to(tmp_path):
+    place = tmp_path / "locked"
+    place.mkdir()
+    place.chmod(0o500)
+    if os.access(place, os.W_OK):
+        place.chmod(0o700)
+        pytest.skip("root may write anywhere")
+    try:
+        with pytest.raises(CostcertError, match=r"cannot write .*: permission denied"):
+            vote(Tiny(), pictures(6), "columns:3", out=place / "votes")
+    finally:
+        place.chmod(0o700)
+    assert list(place.iterdir()) == []

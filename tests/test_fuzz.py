@@ -1,0 +1,364 @@
+"""Random, mutated and hostile input: one sentence each, never a traceback, a hang or a wrong success.
+
+Everything is drawn from fixed seeds, and every part counts its cases.
+"""
+
+import io
+import json
+import pickle
+import random
+import string
+import struct
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+import costcert as cc
+from costcert.commands.check import Request, run
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import parse_ablation
+from costcert.geometry.patches import parse_patch
+from costcert.geometry.touch import touched
+from costcert.store import CertificatesFolder, VotesArchive, VotesFolder
+
+WORLD = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
+# The most seconds for one case; a hang would take longer by far.
+PATIENCE = 20
+
+
+def refused(work, *args, **more):
+    """The sentence of a refusal, or None where it worked. Everything else is a failure of the test."""
+    start, said = time.monotonic(), None
+    try:
+        work(*args, **more)
+    except CostcertError as error:
+        said = str(error)
+    assert time.monotonic() - start < PATIENCE
+    assert said is None or (said.strip() and "\n" not in said)
+    return said
+
+
+def mutated(content, rng):
+    """The same bytes with a few accidents: flips, cuts, holes, repeats, zeros and other people's bytes."""
+    content = bytearray(content)
+    for _ in range(rng.choice([1, 1, 2, 5, 20])):
+        place = rng.randrange(len(content) + 1)
+        length = min(rng.choice([1, 4, 16, 200]), len(content) - place)
+        accident = rng.randrange(6)
+        if accident == 0 and length:
+            content[place] ^= 1 << rng.randrange(8)
+        elif accident == 1:
+            del content[place : place + length]
+        elif accident == 2:
+            content[place:place] = content[place : place + length]
+        elif accident == 3:
+            content[place : place + length] = bytes(length)
+        elif accident == 4:
+            content[place : place + length] = rng.randbytes(length)
+        elif place:
+            del content[place:]
+    return bytes(content)
+
+
+def hard_votes(count=12):
+    rng = np.random.default_rng(3)
+    truth = rng.integers(0, 5, count)
+    return cc.Votes(rng.integers(0, 5, (count, 12)), truth, margins=rng.random((count, 12)), **WORLD)
+
+
+def archive(path):
+    return VotesArchive(path, **WORLD).shard(0)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_mutated_archives_are_refused_or_unharmed(tmp_path, save):
+    rng, votes, path = random.Random(1), hard_votes(), tmp_path / "votes.npz"
+    save(path, ballots=votes.ballots, truth=votes.truth)
+    content, refusals = path.read_bytes(), 0
+    for _ in range(600):
+        path.write_bytes(mutated(content, rng))
+        refusals += refused(archive, path) is not None
+    assert 300 < refusals <= 600
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_archives_of_strange_arrays(tmp_path):
+    """Any shape, any type: votes only where they are votes."""
+    rng, path = np.random.default_rng(2), tmp_path / "votes.npz"
+    types = ["int8", "int64", "uint64", "float32", "float64", "bool", "complex64", "U3", "S2", "M8[s]", "V4"]
+    taken = 0
+    for _ in range(400):
+        arrays = {}
+        for name in rng.permutation(["ballots", "truth", "margins", "labels", "units", "cap", "image_ids"])[
+            :4
+        ]:
+            shape = tuple(int(side) for side in rng.integers(0, 13, rng.integers(0, 4)))
+            kind = types[rng.integers(len(types))]
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            arrays[name] = np.frombuffer(rng.bytes(size), dtype=kind).reshape(shape)
+        if rng.random() < 0.2:
+            good = hard_votes(3)
+            arrays = {"ballots": good.ballots, "truth": good.truth} | {
+                name: arrays[name] for name in arrays if name in ("margins", "image_ids")
+            }
+        np.savez(path, **arrays)
+        if refused(archive, path) is None:
+            taken += 1
+            found = archive(path)
+            assert 0 <= found.ballots.min() <= found.ballots.max() < 5
+    assert 0 < taken < 400
+
+
+class Trap:
+    """What a pickle may hold: code that runs as soon as it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_no_pickle_is_ever_opened(tmp_path):
+    """An .npz, a .npy and a plain pickle that would write a file when they are read."""
+    sprung, trap = tmp_path / "sprung", Trap(tmp_path / "sprung")
+    pickle.loads(pickle.dumps(trap)).close()
+    assert sprung.exists(), "the trap works"
+    sprung.unlink()
+    np.savez(tmp_path / "a.npz", ballots=np.array([trap], object), truth=np.zeros(1, int))
+    np.save(tmp_path / "b.npy", np.array([trap], object), allow_pickle=True)
+    (tmp_path / "c.npz").write_bytes(pickle.dumps(trap))
+    for name in ("a.npz", "b.npy", "c.npz"):
+        assert refused(archive, tmp_path / name)
+        assert refused(cc.parse_dataset, f"npz:{tmp_path / name}")
+    assert not sprung.exists()
+
+
+def test_a_zip_bomb_is_refused(tmp_path):
+    """A few kilobytes that claim to be petabytes, or unpack to more than anybody has."""
+    header = b"\x93NUMPY\x01\x00"
+    text = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000, 1000000), }"
+    text += b" " * (118 - len(text) - 1) + b"\n"
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w") as bomb:
+        for name in ("ballots.npy", "truth.npy"):
+            bomb.writestr(name, header + struct.pack("<H", len(text)) + text)
+    assert refused(archive, path)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    cc.write_votes(hard_votes(), tmp_path / "votes", shard_size=5)
+    certificates = cc.certify(hard_votes(), [1, 2])
+    cc.write_certificates(certificates, tmp_path / "certs", votes=hard_votes())
+    return tmp_path
+
+
+def votes_of(folder):
+    source = VotesFolder(folder)
+    return [source.shard(number) for number in range(min(source.num_shards, 5))]
+
+
+def certificates_of(folder):
+    return list(CertificatesFolder(folder).shards())
+
+
+@pytest.mark.parametrize(("name", "read"), [("votes", votes_of), ("certs", certificates_of)])
+def test_mutated_parquet_is_refused_or_well_formed(folders, name, read):
+    """Few bytes of Parquet are summed up, so a reader may take changed numbers. That is what check is for."""
+    rng, path = random.Random(4), folders / name / "shard-00000.parquet"
+    content, refusals = path.read_bytes(), 0
+    for _ in range(700):
+        path.write_bytes(mutated(content, rng))
+        said = refused(read, folders / name)
+        refusals += said is not None
+        if said is None and path.read_bytes() != content:
+            assert not passes(folders / "certs", folders / "votes")
+    assert refusals > 300
+
+
+def passes(certificates, votes=None):
+    try:
+        return run(Request(certificates, votes=votes, sample=1))
+    except CostcertError:
+        return False
+
+
+JUNK = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    1e300,
+    float("nan"),
+    "",
+    "x",
+    "columns:3",
+    [],
+    [1],
+    [4, 12],
+    {},
+    {"cap": 2},
+    10**30,
+]
+
+
+@pytest.mark.parametrize(("name", "read"), [("votes", votes_of), ("certs", certificates_of)])
+def test_manifests_of_anything(folders, name, read):
+    """Every entry, also those inside others, replaced by everything; and mutated text."""
+    rng, path = random.Random(5), folders / name / "manifest.json"
+    text = path.read_text()
+    cases = 0
+    for junk in JUNK:
+        for keys in places(json.loads(text)):
+            content = json.loads(text)
+            inner = content
+            for key in keys[:-1]:
+                inner = inner[key]
+            if inner[keys[-1]] == junk:
+                continue
+            inner[keys[-1]] = junk
+            path.write_text(json.dumps(content))
+            refused(read, folders / name)
+            assert not passes(folders / "certs", folders / "votes"), (keys, junk)
+            cases += 1
+    for _ in range(300):
+        path.write_bytes(mutated(text.encode(), rng))
+        refused(read, folders / name)
+        if path.read_text(errors="replace") != text:
+            assert not passes(folders / "certs", folders / "votes")
+        cases += 1
+    print(f"{cases} manifests")
+    assert cases > 500
+
+
+def places(content, keys=()):
+    """Where something stands in a tree of dicts, the inner ones too."""
+    for key, value in content.items():
+        yield (*keys, key)
+        if isinstance(value, dict):
+            yield from places(value, (*keys, key))
+
+
+def test_manifests_without_digests_of_anything(folders):
+    """Older folders are read without the safety of digests: sentences, not tracebacks, also from check."""
+    paths = [folders / name / "manifest.json" for name in ("votes", "certs")]
+    for path in paths:
+        content = json.loads(path.read_text())
+        plain = {key: value for key, value in content.items() if not key.endswith(("_digest", "_digests"))}
+        path.write_text(json.dumps(plain))
+    for path in paths:
+        text = path.read_text()
+        for junk in JUNK:
+            for keys in places(json.loads(text)):
+                content = json.loads(text)
+                inner = content
+                for key in keys[:-1]:
+                    inner = inner[key]
+                inner[keys[-1]] = junk
+                path.write_text(json.dumps(content))
+                passes(folders / "certs", folders / "votes")
+        path.write_text(text)
+    assert passes(folders / "certs", folders / "votes")
+
+
+ABLATIONS = ["columns:19", "rows:4/stride=2", "blocks:75/stride=10/wrap=no", "columns:4/span=4-24+rows:3"]
+PATCHES = ["32", "square:32", "rectangle:16x64", "2%", "2/32", "shape:010/111", "2*square:16"]
+
+
+@pytest.mark.parametrize(
+    ("parse", "spellings"), [(parse_ablation, ABLATIONS), (parse_patch, PATCHES)], ids=["ablation", "patch"]
+)
+def test_mutated_spellings(parse, spellings):
+    """What is read is what it says: its own spelling is read back as the same value."""
+    rng, alphabet, read = random.Random(6), string.printable + "²٣é%*:/=+-", 0
+    for _ in range(4000):
+        text = list(rng.choice(spellings))
+        for _ in range(rng.randint(1, 3)):
+            place = rng.randrange(len(text) + 1)
+            text[place : place + rng.randint(0, 2)] = rng.choices(alphabet, k=rng.randint(0, 2))
+        text = "".join(text)
+        if refused(parse, text) is None:
+            value = parse(text)
+            assert parse(str(value)) == value, text
+            read += 1
+    assert 50 < read < 3500
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "9" * 5000,
+        "columns:" + "9" * 5000,
+        "+" * 10_000,
+        "1*" * 5000,
+        "shape:" + "1/" * 5000,
+        "\0",
+        "1*" * 3 + "1",
+    ],
+)
+def test_spellings_out_of_all_proportion(spelling):
+    for parse in (parse_ablation, parse_patch):
+        assert refused(parse, spelling) is not None
+
+
+def test_the_world_is_never_too_large_for_a_sentence():
+    """Geometry that would fill any memory is refused before it does."""
+    for ablation, patch, size in [
+        ("columns:1", "4*square:1", 2000),
+        ("blocks:1", "shape:101", 2000),
+    ]:
+        assert refused(touched, parse_ablation(ablation), parse_patch(patch), (size, size))
+
+
+def test_mutated_images(tmp_path):
+    """Each image is read, or refused by its name; bombs are refused before they are unpacked."""
+    image = pytest.importorskip("PIL.Image", reason="images need pillow")
+    rng, folder = random.Random(7), tmp_path / "images" / "a"
+    folder.mkdir(parents=True)
+    picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8))
+    unread = 0
+    for kind in ("PNG", "JPEG", "BMP", "WEBP"):
+        file = io.BytesIO()
+        picture.save(file, kind)
+        path = folder / f"x.{kind.lower()}"
+        path.write_bytes(file.getvalue())
+        data = cc.parse_dataset(f"folder:{tmp_path / 'images'}")
+        assert len(data) == 1
+        for _ in range(120):
+            path.write_bytes(mutated(file.getvalue(), rng) or b"x")
+            said = refused(data.image, 0)
+            unread += said is not None
+            assert said is None or path.name in said
+        path.unlink()
+    assert 50 < unread < 600
+
+
+def test_mutated_checkpoints(tmp_path):
+    """safetensors and torch files of weights alone: the same weights, or a sentence; a pickle never runs."""
+    torch = pytest.importorskip("torch", reason="checkpoints need costcert[models]")
+    from safetensors.torch import save_file
+
+    from costcert.models import checkpoints
+
+    network = torch.nn.Linear(3, 2)
+    rng, sprung = random.Random(8), tmp_path / "sprung"
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    torch.save(state, tmp_path / "w.pt")
+    torch.save({"model": Trap(sprung)}, tmp_path / "trap.pt")
+    (tmp_path / "trap.safetensors").write_bytes(pickle.dumps(Trap(sprung)))
+    for name in ("trap.pt", "trap.safetensors"):
+        assert refused(checkpoints.read_weights, tmp_path / name)
+    assert not sprung.exists()
+    for name in ("w.safetensors", "w.pt"):
+        path = tmp_path / name
+        content, refusals = path.read_bytes(), 0
+        assert refused(checkpoints.read_weights, path) is None
+        for _ in range(250):
+            path.write_bytes(mutated(content, rng))
+            refusals += refused(checkpoints.read_weights, path) is not None
+        assert refusals > 50, name
