@@ -19,8 +19,9 @@ from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.models.architectures import build
 from costcert.models.loading import load_model
+from costcert.models.strips import StripNet, _near
 from costcert.recipes import PRESETS, Recipe, find_recipe
-from costcert.training import CHECKPOINT, Trainer, augmented, draw
+from costcert.training import CHECKPOINT, Trainer, augmented, draw, loss_of, vote_loss
 from costcert.voting import vote
 
 # Tests run side by side; networks this small gain nothing from a second thread.
@@ -99,6 +100,42 @@ def test_a_damaged_checkpoint_is_said_so(tmp_path):
         first.fit(stripes(), None)
 
 
+def test_strips_side_by_side_do_not_see_each_other():
+    torch.manual_seed(0)
+    network = StripNet(3, 32, 4, 5, "tall").eval()
+    strips = torch.rand(24, 4, 32, 4)
+    with torch.inference_mode():
+        together = network(strips)
+        alone = torch.cat([network(strip[None]) for strip in strips])
+        others = strips.clone()
+        others[1:] = torch.rand(23, 4, 32, 4)
+        beside_others = network(others)
+    assert torch.allclose(together, alone, atol=1e-5)
+    assert torch.equal(beside_others[0], together[0])
+    assert not torch.equal(beside_others[1], together[1])
+
+
+@pytest.mark.parametrize(
+    "ablation", ["columns:4", "rows:3", "blocks:6", "columns:3+columns:5", "columns:3+rows:3"]
+)
+def test_tall_networks_learn_from_strips_of_any_shape(ablation):
+    regions = parse_ablation(ablation).regions((16, 16))
+    built = build("strip:tall", num_classes=4, ablation=parse_ablation(ablation), image_size=16)
+    wanted = torch.arange(8) % 4
+    logits = built.mutants(torch.rand(8, 3, 16, 16), regions[:: len(regions) // 8][:8])
+    torch.nn.functional.cross_entropy(logits, wanted).backward()
+    assert all(parameter.grad is not None for parameter in built.mutants.parameters())
+
+
+def test_where_a_strip_is_lies_between_two_places():
+    near = _near(torch.tensor([[-1.0], [1.0], [1 / 15], [0.0]]))
+    assert near[0].argmax() == 0
+    assert near[1].argmax() == 15
+    assert near[2].argmax() == 8
+    assert torch.allclose(near[3, 7:9], torch.tensor([0.5, 0.5]))
+    assert torch.allclose(near.sum(dim=1), torch.ones(4))
+
+
 def test_shared_regions_are_the_papers_way():
     rng = np.random.default_rng(0)
     regions = ABLATION.regions((8, 8))
@@ -120,9 +157,87 @@ def test_augmentation_leaves_the_batch_alone_and_mirrors_only_where_asked():
     assert 10 < sum(mirrored) < 40
 
 
+def test_warped_images_differ_and_plain_ones_stay_plain():
+    rng = np.random.default_rng(0)
+    pixels = torch.rand(20, 3, 8, 8)
+    pixels[0] = 0.5
+    warped = augmented(pixels, Recipe(shift=0, light=0, warp=0.2), rng)
+    assert warped.shape == pixels.shape
+    assert torch.allclose(warped[0], pixels[0])
+    assert all((warped[n] - pixels[n]).abs().max() > 0.01 for n in range(1, 20))
+    assert warped.min() >= 0
+    assert warped.max() <= 1
+
+
+def test_colours_change_by_channel_and_plain_ones_stay_plain():
+    pixels = torch.rand(20, 3, 8, 8)
+    pixels[0] = 0.5
+    tinted = augmented(pixels, Recipe(shift=0, light=0, colour=0.3), np.random.default_rng(0))
+    assert torch.allclose(tinted[0], pixels[0])
+    moved = (tinted - pixels).mean(dim=(2, 3))[1:]
+    assert (moved.std(dim=1) > 0.003).all()
+    assert moved.abs().max() < 0.3
+
+
+def test_mutants_that_vote_together_are_spread_over_the_regions():
+    regions = parse_ablation("columns:3").regions((16, 16))
+    images, chosen = draw(50, regions, Recipe(mutants=4, vote=0.5), np.random.default_rng(0))
+    starts = np.array([region.columns.start for region in chosen]).reshape(4, 50)
+    assert images.reshape(4, 50)[:, 7].tolist() == [7] * 4
+    assert (np.diff(starts, axis=0) == 4).all()
+    assert set(starts[0]) == {0, 1, 2, 3}
+
+
+def certain(*labels, num_classes=3):
+    """Soft ballots of one image that are as good as hard: [B, 1, L]."""
+    return torch.nn.functional.one_hot(torch.tensor(labels), num_classes).float()[:, None]
+
+
+def test_the_loss_of_a_vote_falls_with_the_lead():
+    truth = torch.tensor([0])
+    losses = [
+        float(vote_loss(certain(*labels), truth, lead=0.4))
+        for labels in ((0,) * 4, (0, 0, 0, 1), (0, 0, 1, 1), (1,) * 4)
+    ]
+    assert losses == sorted(losses)
+    assert len(set(losses)) == 4
+    # Two ballots for one rival bring it nearer than one for each of two.
+    assert vote_loss(certain(0, 0, 1, 1), truth, lead=0.4) > vote_loss(certain(0, 0, 1, 2), truth, lead=0.4)
+
+
+def test_the_loss_of_a_vote_is_what_its_definition_says():
+    rng = np.random.default_rng(5)
+    ballots = torch.softmax(torch.from_numpy(rng.normal(size=(6, 4, 5))), dim=2)
+    truth = [0, 4, 2, 2]
+    losses = []
+    for image, label in enumerate(truth):
+        share = ballots[:, image].mean(dim=0).numpy()
+        losses.append(
+            np.log(sum(np.exp(10 * (share[y] - share[label] + 0.3 * (y != label))) for y in range(5)))
+        )
+    assert float(vote_loss(ballots, torch.tensor(truth), lead=0.3)) == pytest.approx(0.4 * np.mean(losses))
+
+
+def test_without_a_vote_mutants_are_judged_alone():
+    logits, wanted = torch.randn(12, 5), torch.arange(12) % 5
+    alone = torch.nn.functional.cross_entropy(logits, wanted, label_smoothing=0.1)
+    assert torch.equal(loss_of(logits, wanted, Recipe(mutants=4)), alone)
+    assert loss_of(logits, wanted, Recipe(mutants=4, vote=0.5)) != alone
+
+
+def test_a_vote_is_learned(tmp_path):
+    epochs = []
+    recipe = find_recipe("default", epochs=8, batch_size=16, mutants=4, vote=0.5, warp=0.02, seed=4)
+    trainer(tmp_path, recipe).fit(stripes(), stripes(40, seed=9), after_epoch=epochs.append)
+    assert epochs[-1].validation > 0.95
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"vote": 1.0}, "vote"),
+        ({"lead": -0.1}, "lead must be at least 0 and below 1"),
+        ({"warp": 1.5}, "warp must be at least 0 and below 1, got 1.5"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"rate": 0.0}, "rate must be above 0"),
         ({"rate": float("nan")}, "rate must be above 0"),
@@ -181,8 +296,8 @@ def test_gtsrb_is_not_mirrored_unless_asked():
     assert _recipe(Request(**request, settings={"flip": True}), data).flip
 
 
-def test_the_demo_shows_what_the_library_says():
-    result = CliRunner().invoke(app, ["demo", "--limit", "40"])
+def test_the_demo_shows_what_the_library_says(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--limit", "40", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "in % of 40 images" in result.stdout
     assert "What this means." in result.stdout

@@ -19,11 +19,13 @@ class Recipe:
         schedule: the learning rate after warm-up: `constant`, `steps` (a tenth every third of the epochs)
             or `cosine` (down to nothing).
         vote: the share of the loss that is on all mutants of an image together, the rest being on each alone.
-            Certificates count on the vote: a mutant that cannot tell may hesitate, others must make up for it.
-        lead: by how much the truth should lead in the mean of the soft ballots, where `vote` is above 0.
+            Certificates count on the vote: a mutant that cannot tell may hesitate if others make up for it.
+        lead: by which share of all ballots the truth should lead every rival, where `vote` is above 0. About
+            twice the share of the mutants that a patch touches.
         shift: images are moved by up to so many pixels, borders repeated.
         warp: images are turned, slanted and stretched by up to this share.
         light: brightness and contrast vary by up to this share.
+        colour: brightness and contrast of each channel vary by up to this share of the image's own contrast.
         flip: mirror images left to right. Only where no two classes are mirror images: a left turn is no
             right turn.
         average: keep a moving average of the weights and save that; 0 for none.
@@ -45,6 +47,7 @@ class Recipe:
     shift: int = 2
     warp: float = 0.0
     light: float = 0.2
+    colour: float = 0.0
     flip: bool = False
     clip: float = 1.0
     average: float = 0.999
@@ -61,15 +64,14 @@ class Recipe:
                 raise SpellingError(
                     f"unknown {name} {value!r}{nearest(value, known)}: one of {', '.join(known)}"
                 )
-        shares = ("momentum", "smoothing", "vote", "lead", "warp", "light", "average")
+        shares = ("momentum", "smoothing", "vote", "lead", "warp", "light", "colour", "average")
         for name in ("rate", "weight_decay", "warmup", "clip", *shares):
             value = getattr(self, name)
             least_excluded = name == "rate"
             most = 1.0 if name in shares else 1e9
             if not 0 <= value < most or (least_excluded and value == 0):
-                raise CostcertError(
-                    f"{name} must be {'above' if least_excluded else 'at least'} 0, got {value}"
-                )
+                bounds = f"{'above' if least_excluded else 'at least'} 0{' and below 1' if most == 1 else ''}"
+                raise CostcertError(f"{name} must be {bounds}, got {value}")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -33,10 +33,10 @@ CHECKPOINT = "checkpoint.pt"
 # Prepared images of up to so many bytes are kept in memory.
 _IN_MEMORY = 4 << 30
 
-# How sharply the loss of a vote turns at the lead that is asked for, and what makes it as large as the loss of
-# the mutants.
+# How sharply the loss of a vote turns where the lead suffices, and what makes it about as large as that of
+# mutants.
 _STEEPNESS = 10.0
-_VOTE_SCALE = 4.0
+_VOTE_SCALE = 0.4
 
 
 class Epoch(NamedTuple):
@@ -284,16 +284,22 @@ def draw(
 
 
 def loss_of(logits: Tensor, wanted: Tensor, recipe: Recipe) -> Tensor:
-    """Of mutants in the order of `draw`: cross-entropy of each and, as the recipe weighs it, of their votes."""
+    """Cross-entropy of mutants in the order of `draw` and, as the recipe weighs it, of each image's vote."""
     alone = nn.functional.cross_entropy(logits, wanted, label_smoothing=recipe.smoothing)
     if not recipe.vote:
         return alone
-    ballots = logits.float().softmax(dim=1).unflatten(0, (recipe.mutants, -1))
-    truth = wanted[: ballots.shape[1]]
-    # A smooth hinge: nothing is left to gain once the truth is ahead of every rival by the lead asked for.
-    ahead = ballots.mean(dim=0) - recipe.lead * nn.functional.one_hot(truth, logits.shape[1])
-    together = nn.functional.cross_entropy(_STEEPNESS * ahead, truth) / _STEEPNESS
-    return (1 - recipe.vote) * alone + recipe.vote * _VOTE_SCALE * together
+    ballots = logits.float().softmax(dim=1).reshape(recipe.mutants, -1, logits.shape[1])
+    together = vote_loss(ballots, wanted[: ballots.shape[1]], recipe.lead)
+    return (1 - recipe.vote) * alone + recipe.vote * together
+
+
+def vote_loss(ballots: Tensor, truth: Tensor, lead: float) -> Tensor:
+    """How far the votes of soft ballots [B, N, L] are from a truth that leads every rival by this share.
+
+    A smooth hinge: nothing is left to gain once the lead is there, so that effort goes where it is not.
+    """
+    ahead = ballots.mean(dim=0) - lead * nn.functional.one_hot(truth, ballots.shape[2])
+    return _VOTE_SCALE * nn.functional.cross_entropy(_STEEPNESS * ahead, truth)
 
 
 def augmented(pixels: Tensor, recipe: Recipe, rng: np.random.Generator) -> Tensor:
@@ -316,6 +322,13 @@ def augmented(pixels: Tensor, recipe: Recipe, rng: np.random.Generator) -> Tenso
         scale = torch.from_numpy(rng.uniform(-recipe.light, recipe.light, size=(2, count, 1, 1, 1)))
         brightness, contrast = scale.to(pixels)
         pixels = pixels * (1 + contrast) + brightness
+    if recipe.colour:
+        scale = torch.from_numpy(
+            rng.uniform(-recipe.colour, recipe.colour, size=(2, *pixels.shape[:2], 1, 1))
+        )
+        brightness, contrast = scale.to(pixels)
+        mean, deviation = (f(pixels, dim=(1, 2, 3), keepdim=True) for f in (torch.mean, torch.std))
+        pixels = mean + (pixels - mean) * (1 + contrast) + deviation * brightness
     return pixels
 
 
@@ -327,7 +340,8 @@ def _warped(pixels: Tensor, most: float, rng: np.random.Generator) -> Tensor:
     still = torch.zeros_like(angle)
     across = torch.stack([wider * angle.cos(), slant - angle.sin(), still], dim=1)
     down = torch.stack([angle.sin(), taller * angle.cos(), still], dim=1)
-    grid = nn.functional.affine_grid(torch.stack([across, down], dim=1), pixels.shape, align_corners=False)
+    moves = torch.stack([across, down], dim=1)
+    grid = nn.functional.affine_grid(moves, list(pixels.shape), align_corners=False)
     return nn.functional.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
 
 

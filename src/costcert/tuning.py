@@ -104,6 +104,16 @@ class Ballots:
         return [None] if self.temperature is None else [None, *(part * self.temperature for part in PARTS)]
 
 
+def as_certified(votes: Votes, manifest: Mapping[str, Any]) -> Votes:
+    """The ballots that certificates with this manifest speak of: part of those cast, hard, or tempered."""
+    ablation = parse_ablation(manifest.get("ablation") or str(votes.ablation))
+    hard = manifest.get("ballots") == "hard" or not manifest["votes"].get("soft")
+    if manifest.get("temperature") is not None and not hard:
+        return Ballots.of(votes).under(Setting(ablation, float(manifest["temperature"])))
+    chosen = votes if ablation == votes.ablation else votes.select(ablation)
+    return chosen.hard() if hard else chosen
+
+
 def made_at(about: Mapping[str, Any]) -> float | None:
     """The temperature that soft ballots were made with, by what their votes say of themselves."""
     soft = about.get("soft")

@@ -22,6 +22,7 @@ from costcert.errors import CostcertError
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import MANIFEST, read_json
 from costcert.store.votes import VotesFolder, read_votes
+from costcert.tuning import as_certified
 from costcert.votes import Votes
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _read(source: Path, request: Request) -> _Found:
     beside = request.votes or source.parent / "votes"
     if not beside.is_dir():
         raise CostcertError(f"{source} holds certificates: say with --votes where their ballots are")
-    votes = _as_certified(_limited(VotesFolder(beside), request.limit), folder.manifest)
+    votes = as_certified(_limited(VotesFolder(beside), request.limit), folder.manifest)
     certificates = _first(Certificates.joined(list(folder.shards())), len(votes))
     same = certificates.image_size == votes.image_size and certificates.num_classes == votes.num_classes
     if not same or not np.array_equal(certificates.image_ids, votes.image_ids):
@@ -167,19 +168,6 @@ def _first(certificates: Certificates, count: int) -> Certificates:
         image_size=certificates.image_size,
         about=certificates.about,
     )
-
-
-def _as_certified(votes: Votes, manifest: Mapping[str, Any]) -> Votes:
-    """The ballots that were certified, which may be part of those that were cast, or tempered."""
-    from costcert.geometry.ablations import parse_ablation
-    from costcert.tuning import Ballots, Setting
-
-    wanted = parse_ablation(manifest.get("ablation") or str(votes.ablation))
-    hard = manifest.get("ballots") == "hard" or not manifest["votes"].get("soft")
-    if manifest.get("temperature") is not None and not hard:
-        return Ballots.of(votes).under(Setting(wanted, float(manifest["temperature"])))
-    chosen = votes if wanted == votes.ablation else votes.select(wanted)
-    return chosen.hard() if hard else chosen
 
 
 def _pictures(votes: Votes, request: Request) -> Pictures | None:

@@ -1,9 +1,9 @@
 """Small convolutional networks for strips of a few pixels, where others shrink their input too far.
 
-They halve only the sides that are long, and look at a strip relative to its own mean and contrast as well as
-at its plain colours, so that light and shadow matter less. `small` and `base` look for features anywhere in a
-strip; `tall` soon folds the short side into channels and remembers at which height it saw what, which suits
-objects that fill their picture.
+They halve only the sides that are long, and look at a strip relative to its own mean and contrast, so that
+light and shadow matter less. `small` and `base` look at plain colours too, and for features anywhere in a
+strip. `tall` soon folds the short side into channels, knows where its strip is, and remembers at which height
+it saw what, which suits objects that fill their picture.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ SIZES: dict[str, tuple[int, ...]] = {
     "base": (48, 96, 192, 256),
     "tall": (32, 128, 128, 192, 256),
 }
+# Places along an axis between which `tall` learns where a strip is.
+_PLACES = 16
 # Rows that `tall` tells apart in the end.
 _HEIGHTS = 4
 # Convolutions along one axis are slow on pictures one pixel wide: so many strips stand side by side in one.
@@ -59,7 +61,7 @@ class StripNet(nn.Module):
         self.num_classes = num_classes
         sides = (max(height, width), min(height, width))
         make = _tall if size == "tall" else _square
-        self.stem, self.blocks, self.pool, features = make(2 * channels + coordinates, sides, SIZES[size])
+        self.stem, self.blocks, self.pool, features = make(channels, coordinates, sides, SIZES[size])
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(features, num_classes)
 
@@ -85,11 +87,11 @@ class _Layers(NamedTuple):
     features: int
 
 
-def _square(inputs: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
+def _square(colours: int, coordinates: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
     """Blocks that see both axes, and what they found anywhere."""
     before, *afters = channels
     stride, sides = _halved(sides)
-    stem = _convolution(inputs, before, stride)
+    stem = _convolution(2 * colours + coordinates, before, stride)
     blocks = []
     for after in afters:
         stride, sides = _halved(sides)
@@ -98,12 +100,11 @@ def _square(inputs: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _
     return _Layers(stem, nn.Sequential(*blocks), _Anywhere(), 2 * before)
 
 
-def _tall(inputs: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
+def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
     """One look at both axes, then blocks along the long one, and what they found at each height."""
     first, before, *afters = channels
-    length, across = sides
-    narrow = _convolution(first, before, (2, 1), kernel=(3, across), padding=(1, 0))
-    length = -(-length // 2)
+    stem = _TallStem(colours, coordinates, sides[1], first, before)
+    length = -(-sides[0] // 2)
     blocks: list[nn.Module] = []
     for place, after in enumerate(afters):
         down = 2 if place and length > _HEIGHTS else 1
@@ -111,7 +112,7 @@ def _tall(inputs: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _La
         before, length = after, -(-length // down)
     rows = min(length, _HEIGHTS)
     return _Layers(
-        nn.Sequential(_Widened(across), _convolution(inputs, first), narrow),
+        stem,
         _SideBySide(*blocks),
         nn.Sequential(nn.AdaptiveAvgPool2d((rows, 1)), nn.Flatten()),
         rows * before,
@@ -148,16 +149,32 @@ class _Anywhere(nn.Module):
         return torch.cat([features.mean(dim=(-2, -1)), features.amax(dim=(-2, -1))], dim=1)
 
 
-class _Widened(nn.Module):
-    """Crops at least this wide, in the order in memory in which convolutions of few pixels are fastest."""
+class _TallStem(nn.Module):
+    """Features [M, C, half the length, 1] of a strip's relative colours and of where it begins."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, colours: int, coordinates: int, width: int, before: int, after: int) -> None:
         super().__init__()
-        self.width = width
+        self.colours, self.width = colours, width
+        self.look = _convolution(colours + coordinates, before)
+        self.fold = _convolution(before, after, (2, 1), kernel=(3, width), padding=(1, 0))
+        self.place = nn.Linear(coordinates * _PLACES, after) if coordinates else None
 
-    def forward(self, crops: Tensor) -> Tensor:
-        missing = max(self.width - crops.shape[-1], 0)
-        return nn.functional.pad(crops, (0, missing)).contiguous(memory_format=torch.channels_last)
+    def forward(self, shown: Tensor) -> Tensor:
+        """Of relative colours, plain colours and coordinates, in this order."""
+        relative, where = shown[:, : self.colours], shown[:, 2 * self.colours :]
+        missing = max(self.width - shown.shape[-1], 0)
+        seen = nn.functional.pad(torch.cat([relative, where], dim=1), (0, missing))
+        features: Tensor = self.fold(self.look(seen.contiguous(memory_format=torch.channels_last)))
+        if self.place is not None:
+            features = features + self.place(_near(where[:, :, 0, 0]))[:, :, None, None]
+        return features
+
+
+def _near(where: Tensor) -> Tensor:
+    """[M, coordinates * _PLACES]: 1 at the place that is nearest, less at its neighbours, 0 elsewhere."""
+    places = torch.linspace(-1, 1, _PLACES, device=where.device, dtype=where.dtype)
+    away = (where[:, :, None] - places).abs() * ((_PLACES - 1) / 2)
+    return torch.relu(1 - away).flatten(1)
 
 
 class _SideBySide(nn.Sequential):
@@ -168,13 +185,15 @@ class _SideBySide(nn.Sequential):
 
     def forward(self, features: Tensor) -> Tensor:
         count, _, length, width = features.shape
-        if width > 1:
-            wide: Tensor = super().forward(features)
-            return wide
-        beside = math.gcd(count, _SIDE_BY_SIDE)
-        pictures = features.reshape(count // beside, beside, -1, length).permute(0, 2, 3, 1)
-        found: Tensor = super().forward(pictures.contiguous(memory_format=torch.channels_last))
-        return found.permute(0, 3, 1, 2).reshape(count, -1, found.shape[2], 1)
+        beside = math.gcd(count, _SIDE_BY_SIDE) if width == 1 else 1
+        if beside > 1:
+            features = features.reshape(count // beside, beside, -1, length).permute(0, 2, 3, 1)
+            features = features.contiguous(memory_format=torch.channels_last)
+        for layer in self:
+            features = layer(features)
+        if beside > 1:
+            features = features.permute(0, 3, 1, 2).reshape(count, features.shape[1], -1, 1)
+        return features
 
 
 def _halved(sides: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:

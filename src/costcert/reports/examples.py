@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.patches import OnePatch, Several, concrete
 from costcert.reports.results import Results
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.votes import VotesFolder
-from costcert.tuning import Ballots, Setting
+from costcert.tuning import as_certified
 from costcert.votes import Votes
 from costcert.witnesses import Witness, strongest
 
@@ -128,7 +127,7 @@ def examples(
         pictures: pixels by image id, of those that are at hand.
     """
     ballots = {
-        name: _as_certified(shard.take([row]), results)
+        name: as_certified(shard.take([row]), results.manifest)
         for shard in map(votes.shard, range(votes.num_shards))
         for row, name in _rows(shard.image_ids, chosen)
     }
@@ -165,14 +164,3 @@ def examples(
 
 def _rows(names: npt.NDArray[np.str_], chosen: Mapping[str, str]) -> list[tuple[int, str]]:
     return [(int(row), str(names[row])) for row in np.flatnonzero(np.isin(names, list(chosen)))]
-
-
-def _as_certified(votes: Votes, results: Results) -> Votes:
-    """The ballots that were certified, which may be part of those that were cast, or tempered."""
-    manifest = results.manifest
-    if manifest.get("ballots") == "hard" or not results.votes.get("soft"):
-        votes = votes.hard()
-    ablation = parse_ablation(manifest.get("ablation") or str(votes.ablation))
-    if votes.is_soft and manifest.get("temperature"):
-        return Ballots.of(votes).under(Setting(ablation, manifest["temperature"]))
-    return votes if ablation == votes.ablation else votes.select(ablation)
