@@ -301,7 +301,9 @@ def test_the_demo_shows_what_the_library_says(tmp_path):
     assert result.exit_code == 0, result.output
     assert "in % of 40 images" in result.stdout
     assert "What this means." in result.stdout
-    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+    # A path is as long as it is; all that we write ourselves fits.
+    assert all(len(line) <= 80 for line in result.stdout.splitlines() if str(tmp_path) not in line)
+    assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
 TRAIN = """
@@ -334,8 +336,8 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path):
     assert running.returncode == -signal.SIGKILL
     assert not (killed / "model.json").exists()
     again = subprocess.run(command(killed), capture_output=True, text=True, check=True)
-    assert "epoch 1 of 12" not in again.stdout
-    assert "epoch 12 of 12" in again.stdout
+    assert "epoch 1 of 30" not in again.stdout
+    assert "epoch 30 of 30" in again.stdout
     subprocess.run(command(tmp_path / "whole"), capture_output=True, check=True)
     weights = "model.safetensors"
     assert (killed / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
