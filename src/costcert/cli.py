@@ -177,7 +177,7 @@ def demo(
 def vote(
     model: Annotated[
         str,
-        typer.Option("--model", "-m", help="A folder that train made, timm:NAME, strip:SIZE or onnx:FILE."),
+        typer.Option("--model", "-m", help="A folder that train made, shipped:NAME, timm:NAME or onnx:FILE."),
     ],
     data: Annotated[
         str,

@@ -26,6 +26,8 @@ from costcert.store.files import read_json, write_json
 from costcert.votes import Votes
 
 FORMAT, VERSION = "costcert tuning", 1
+# The name of the file that holds a choice; `vote` finds it in the folder of a model.
+TUNED = "tuned.json"
 
 # Temperatures tried, as parts of the one the ballots were made with.
 PARTS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)

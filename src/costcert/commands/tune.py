@@ -12,9 +12,7 @@ from rich.table import Table
 from costcert.commands.certify import parse_ks
 from costcert.commands.progress import bar
 from costcert.store.votes import read_votes
-from costcert.tuning import Tuning, tune
-
-TUNED = "tuned.json"
+from costcert.tuning import TUNED, Tuning, tune
 
 
 @dataclass(frozen=True)

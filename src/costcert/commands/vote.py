@@ -18,10 +18,11 @@ from costcert.engines.on_local import place
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.models.classifier import Classifier, Soft
+from costcert.models.shipped import model_folder
 from costcert.polling import Poll
 from costcert.questions import Question
 from costcert.store.votes import VotesFolder
-from costcert.tuning import read_tuned
+from costcert.tuning import TUNED, read_tuned
 from costcert.voting import begin, fill, vote
 
 
@@ -118,8 +119,11 @@ def _asked(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None
     # What is quick to refuse comes before the model, which takes seconds to load.
     soft = None if request.soft is None else parse_soft(request.soft)
     ablation = None if request.ablation is None else parse_ablation(request.ablation)
+    beside = model_folder(request.model) / TUNED
     if request.tuned is not None:
         ablation, soft = _tuned(request)
+    elif request.ablation is None and request.soft is None and beside.is_file():
+        ablation, soft = _tuned(replace(request, tuned=beside))
     dataset = asked_dataset(request)
     model = asked_model(request, dataset, ablation)
     ablation = ablation or model.ablation

@@ -18,6 +18,7 @@ from costcert.models.mutants import Mutants
 from costcert.models.onnx import OnnxNetwork
 from costcert.models.preprocessing import Preprocessing, per_channel
 from costcert.models.saved import CARD, load_saved
+from costcert.models.shipped import model_folder
 from costcert.models.torch_classifier import TorchClassifier
 
 
@@ -81,7 +82,8 @@ def load_model(
     """A classifier of mutants.
 
     Args:
-        model: `timm:NAME`, `strip:SIZE`, `onnx:FILE`, the folder that `costcert train` wrote, a torch module
+        model: `timm:NAME`, `strip:SIZE`, `onnx:FILE`, the folder that `costcert train` wrote, `shipped:NAME`
+            of one that comes with the package, a torch module
             (normalised [M, C, H, W] to logits), or a function (pictures [M, H, W, C] to logits: whole
             numbers, or normalised if `mean` and `std` are given).
         checkpoint: weights for `timm:` and `strip:`, as safetensors or a torch file of weights alone.
@@ -146,8 +148,8 @@ def _refuse(kind: str, **options: Any) -> None:
 
 
 def _trained(model: str | Path) -> Path | None:
-    """The folder of a trained model, given as such or by its card."""
-    path = Path(model)
+    """The folder of a trained model, given as such, by its card, or as one that comes with the package."""
+    path = model_folder(model)
     if path.is_file() and path.name != CARD:
         raise CostcertError(
             f"{path} is a file: write onnx:{path} if it is an ONNX file, or timm:NAME and pass it as the "

@@ -1,0 +1,69 @@
+"""Models that come with the package load, vote as they were tuned, and are what their cards say."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="models need costcert[models]")
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+import costcert as cc
+from costcert.cli import app
+from costcert.errors import CostcertError
+from costcert.models.shipped import model_folder
+from costcert.tuning import TUNED, read_tuned
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "gtsrb_test.npz"
+
+
+@pytest.mark.parametrize(("name", "classes", "side"), [("fashion", 10, 28), ("gtsrb", 43, 32)])
+def test_shipped_models_load(name, classes, side):
+    model = cc.load_model(f"shipped:{name}")
+    assert (model.num_classes, model.image_size) == (classes, (side, side))
+    card = json.loads((model_folder(f"shipped:{name}") / "model.json").read_text())
+    assert model.about()["digest"] == card["weights"]
+    size = sum(path.stat().st_size for path in model_folder(f"shipped:{name}").iterdir())
+    assert size < 10_000_000
+    assert "/tmp" not in json.dumps(card)
+
+
+def test_an_unknown_one_is_refused():
+    with pytest.raises(CostcertError, match="did you mean 'gtsrb'"):
+        cc.load_model("shipped:gtsbr")
+
+
+def test_vote_takes_the_tuned_mutants_by_itself(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "signs.npz",
+        images=rng.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8),
+        labels=np.array([0, 1, 42]),
+    )
+    out = tmp_path / "votes"
+    words = ["vote", "--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz", "--out", str(out)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    votes = cc.read_votes(out)
+    setting, best = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    assert votes.ablation == setting.ablation
+    assert votes.about["soft"] == {"temperature": setting.temperature, "best": best, "cap": 65536}
+
+
+def test_signs_are_recognised_and_certified():
+    """A tenth of the published test table, within what so few images allow."""
+    if not DATA.exists():
+        pytest.skip("the GTSRB test images are not beside the project")
+    with np.load(DATA) as arrays:
+        images, labels = arrays["images"][::63], arrays["labels"][::63].astype(np.int64)
+    setting, best = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    deployed = cc.Deployed(
+        cc.load_model("shipped:gtsrb"), setting.ablation, soft=cc.Soft(setting.temperature, best)
+    )
+    certificates = deployed.certify(list(images), labels, [2, 5])
+    assert (certificates.rank("costcert", 2) <= 1).mean() > 0.88
+    assert (certificates.min_k("costcert", 2) <= 1).mean() > 0.62
+    assert (certificates.min_k("costcert", 5) <= 5).mean() > 0.74
