@@ -110,7 +110,7 @@ class Question:
         self.ties, self.tau = manifest.get("ties", "against"), manifest.get("tau", 0)
         self.epsilon = manifest.get("epsilon")
         if self.epsilon is not None:  # margins are numbers of 32 bits, and are compared with one
-            (self.epsilon,) = struct.unpack("f", struct.pack("f", self.epsilon))
+            (self.epsilon,) = struct.unpack("f", struct.pack("f", float(self.epsilon)))
 
     def answer(self, row: Mapping[str, Any], defender: str, patch: str) -> tuple[int, int]:
         """Rank and min-k of one image."""
