@@ -107,7 +107,8 @@ def _explain(console: Console, certificates: Certificates) -> None:
     console.print(
         "\n[bold]What to try next.[/bold]\n"
         "  costcert certify costcert-demo/votes --patch 2%,rectangle:2x8,2*square:2\n"
-        "  costcert report --help           pages, tables and figures of what was certified\n"
+        "  costcert explore costcert-demo/votes   drag a sticker over these images\n"
+        "  costcert report --help           pages, tables and figures\n"
         "  costcert vote --help             votes of your own model and images\n"
         "  costcert train --help            teach a network to vote on strips"
     )
