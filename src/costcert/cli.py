@@ -15,6 +15,28 @@ from costcert.errors import CostcertError
 # What only models, data and training need.
 _MODELS = ("torch", "torchvision", "timm", "safetensors", "accelerate", "PIL", "onnxruntime")
 
+# What every command asks that loads a model and images.
+WhichMutants = Annotated[
+    str | None, typer.Option("--ablation", help="What each mutant keeps; a trained model knows its own.")
+]
+Weights = Annotated[
+    Path | None, typer.Option("--checkpoint", help="Weights: .safetensors, or a weights-only torch file.")
+]
+Pretrained = Annotated[
+    bool, typer.Option("--pretrained", help="Use timm's own weights (fetched if need be).")
+]
+Hiding = Annotated[
+    str | None,
+    typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
+]
+Split = Annotated[str | None, typer.Option("--split", help="Which part of the data; test by default.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="So many images, by seed.")]
+Ids = Annotated[Path | None, typer.Option("--ids", help="A file of image ids, one a line.")]
+Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")]
+InputSize = Annotated[str | None, typer.Option("--image-size", help="At the model's input.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Mutants at once.")]
+ShardSize = Annotated[int | None, typer.Option("--shard-size", min=1, help="Images per shard.")]
 # What every command asks whose shards may be made elsewhere.
 EngineName = Annotated[str, typer.Option("--engine", help="Who makes the shards: local, ray or slurm.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that the engine uses.")]
@@ -188,43 +210,32 @@ def vote(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the votes; continued if begun.")],
-    ablation: Annotated[
-        str | None, typer.Option("--ablation", help="What each mutant keeps; a trained model knows its own.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Weights: .safetensors, or a weights-only torch file.")
-    ] = None,
-    pretrained: Annotated[
-        bool, typer.Option("--pretrained", help="Use timm's own weights (fetched if need be).")
-    ] = False,
-    hide: Annotated[
-        str | None,
-        typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
-    ] = None,
+    ablation: WhichMutants = None,
+    checkpoint: Weights = None,
+    pretrained: Pretrained = False,
+    hide: Hiding = None,
     soft: Annotated[
         str | None,
         typer.Option(
             "--soft", help="Also soft ballots: temperature and labels a ballot names, as in 0.35,4."
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Which part of the data; test by default.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="So many images, by seed.")] = None,
+    split: Split = None,
+    limit: Limit = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which images a limit takes.")] = 0,
-    ids: Annotated[Path | None, typer.Option("--ids", help="A file of image ids, one a line.")] = None,
-    classes: Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")] = None,
-    image_size: Annotated[str | None, typer.Option("--image-size", help="At the model's input.")] = None,
+    ids: Ids = None,
+    classes: Classes = None,
+    image_size: InputSize = None,
     mean: Annotated[
         str | None, typer.Option("--mean", help="Of each channel, for models that do not say.")
     ] = None,
     std: Annotated[
         str | None, typer.Option("--std", help="Of each channel, for models that do not say.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
-    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Mutants at once.")] = None,
+    device: Device = "auto",
+    batch_size: BatchSize = None,
     autocast: Annotated[bool, typer.Option("--autocast", help="Half precision where it is safe.")] = False,
-    shard_size: Annotated[int | None, typer.Option("--shard-size", min=1, help="Images per shard.")] = None,
+    shard_size: ShardSize = None,
     skip_corrupt: Annotated[
         bool, typer.Option("--skip-corrupt", help="Count images that cannot be read as wrong, and list them.")
     ] = False,
@@ -340,10 +351,7 @@ def train(
         typer.Option("--flip/--no-flip", help="Mirror images; wrong where left and right are classes."),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Decides all that is random.")] = None,
-    hide: Annotated[
-        str | None,
-        typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
-    ] = None,
+    hide: Hiding = None,
     image_size: Annotated[
         str | None, typer.Option("--image-size", help="Side, or height x width, at the model's input.")
     ] = None,
@@ -622,30 +630,19 @@ def attack(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Try as hard on certified images as on the others.")
     ] = False,
-    ablation: Annotated[
-        str | None, typer.Option("--ablation", help="What each mutant keeps; a trained model knows its own.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Weights: .safetensors, or a weights-only torch file.")
-    ] = None,
-    pretrained: Annotated[
-        bool, typer.Option("--pretrained", help="Use timm's own weights (fetched if need be).")
-    ] = False,
-    hide: Annotated[
-        str | None,
-        typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Which part of the data; test by default.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="So many images, by seed.")] = None,
+    ablation: WhichMutants = None,
+    checkpoint: Weights = None,
+    pretrained: Pretrained = False,
+    hide: Hiding = None,
+    split: Split = None,
+    limit: Limit = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Decides the images and all chance.")] = 0,
-    ids: Annotated[Path | None, typer.Option("--ids", help="A file of image ids, one a line.")] = None,
-    classes: Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")] = None,
-    image_size: Annotated[str | None, typer.Option("--image-size", help="At the model's input.")] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
-    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Mutants at once.")] = None,
-    shard_size: Annotated[int | None, typer.Option("--shard-size", min=1, help="Images per shard.")] = None,
+    ids: Ids = None,
+    classes: Classes = None,
+    image_size: InputSize = None,
+    device: Device = "auto",
+    batch_size: BatchSize = None,
+    shard_size: ShardSize = None,
 ) -> None:
     """Try to break top-k predictions with patches of real pixels, beside what is certified."""
     with _in_one_sentence():
