@@ -169,16 +169,16 @@ class Poll:
     ) -> None:
         """Ask mutants from all over first and those between them later, each image until it is decided."""
         assert self.until is not None
-        open_rows = np.array(rows)
+        undecided = np.arange(len(rows))
         for mutants in rounds(len(self.regions)):
-            here = [rows.index(row) for row in open_rows]
-            self._ask(pixels[here], ballots, open_rows.tolist(), mutants)
+            open_rows = np.array(rows)[undecided]
+            self._ask(pixels[undecided], ballots, open_rows.tolist(), mutants)
             asked[open_rows[:, None], mutants] = True
             chosen: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
             truth = self.dataset.labels[images.start : images.stop][open_rows]
             votes = self._table(chosen, truth)
-            open_rows = open_rows[~self.until.decided(votes, asked[open_rows])]
-            if not len(open_rows):
+            undecided = undecided[~self.until.decided(votes, asked[open_rows])]
+            if not len(undecided):
                 return
 
     def _votes(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from costcert.certification import AnyPatch, concrete_patches
 from costcert.geometry.patches import OnePatch, Several
-from costcert.geometry.sizes import ImageSize, whole
+from costcert.geometry.sizes import ImageSize, all_whole
 from costcert.guarantees import bounds
 from costcert.votes import Votes
 
@@ -35,8 +35,7 @@ class Question:
     def about(
         cls, patches: AnyPatch | Iterable[AnyPatch], k: int | Iterable[int], image_size: ImageSize
     ) -> Question:
-        ks = tuple(dict.fromkeys(whole(each, "k") for each in ([k] if isinstance(k, int) else k)))
-        return cls(tuple(concrete_patches(patches, image_size)), ks)
+        return cls(tuple(concrete_patches(patches, image_size)), tuple(all_whole(k, "k")))
 
     def decided(self, votes: Votes, asked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """[N], images whose other mutants need not be asked."""

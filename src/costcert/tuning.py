@@ -21,7 +21,7 @@ from costcert.certification import AnyPatch, certify, concrete_patches
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation, Blocks, Columns, Rows, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import all_whole, whole
 from costcert.store.files import read_json, write_json
 from costcert.votes import Votes
 
@@ -32,7 +32,7 @@ TUNED = "tuned.json"
 # Temperatures tried, as parts of the one the ballots were made with.
 PARTS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
 STRIDES = (1, 2, 3, 4)
-# Images that are certified to compare two settings, and settings compared on all of them at the end.
+# Images that are certified to compare two settings.
 _SOME = 2000
 FOLDS = 5
 
@@ -209,8 +209,7 @@ def tune(
     """
     ballots = Ballots(votes, temperature or made_at(votes.about))
     tell = progress or (lambda done, folds: None)
-    ks = tuple(dict.fromkeys(whole(each, "k") for each in ([k] if isinstance(k, int) else k)))
-    goal = Goal(tuple(concrete_patches(patches, votes.image_size)), ks)
+    goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(all_whole(k, "k")))
     if len(votes) < 2 * FOLDS:
         raise CostcertError(f"tuning needs at least {2 * FOLDS} images, got {len(votes)}")
     tell(0, FOLDS + 1)

@@ -95,7 +95,7 @@ class _Scene:
         self.patch = concrete(patch, votes.image_size)
         self.cases = touched(votes.ablation, self.patch, votes.image_size)
         self.truth = int(votes.truth[image])
-        self.labels, self.units = _ballots(votes, image)
+        self.labels, self.units = units_given(votes, image)
         # A rival that loses ties must win outright.
         self.handicap = known_ties(ties) & (np.arange(votes.num_classes) > self.truth)
 
@@ -130,7 +130,7 @@ class _Scene:
         )
 
 
-def _ballots(votes: Votes, image: int) -> tuple[Indices, Indices]:
+def units_given(votes: Votes, image: int) -> tuple[Indices, Indices]:
     """Labels and units of every mutant, [B, j]."""
     if votes.labels is None or votes.units is None:
         labels = votes.ballots[image][:, None].astype(np.int64)

@@ -12,7 +12,7 @@ from costcert.geometry.ablations import Ablation, Segment
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.votes import Votes
-from costcert.witnesses import Witness, strongest, witness
+from costcert.witnesses import Witness, strongest, units_given, witness
 
 Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
@@ -101,11 +101,7 @@ class Prices:
     def __init__(self, votes: Votes, image: int, k: int) -> None:
         self.votes, self.image, self.k = votes, image, k
         self.truth = int(votes.truth[image])
-        if votes.labels is None or votes.units is None:
-            self._labels: npt.NDArray[np.int32] = votes.ballots[image][:, None]
-            self._units = np.ones_like(self._labels)
-        else:
-            self._labels, self._units = votes.labels[image], votes.units[image]
+        self._labels, self._units = units_given(votes, image)
         self._scores = np.zeros(votes.num_classes, dtype=np.int64)
         np.add.at(self._scores, self._labels, self._units)
 

@@ -14,7 +14,6 @@ from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
 from costcert.commands import vote
 from costcert.commands.progress import bar
-from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.patches import concrete, parse_patch
 from costcert.geometry.touch import touched
@@ -47,13 +46,7 @@ def run(request: Request) -> int:
     parse_patch(request.patch)
     soft = None if asked.soft is None else vote.parse_soft(asked.soft)
     ablation = None if asked.ablation is None else parse_ablation(asked.ablation)
-    dataset = vote.asked_dataset(asked)
-    model = vote.asked_model(asked, dataset, ablation)
-    ablation = ablation or model.ablation
-    if ablation is None:
-        raise CostcertError(
-            f"{asked.model} does not say what mutants keep: pass --ablation, as in columns:19"
-        )
+    model, dataset, ablation = vote.loaded(asked, ablation)
     console = Console(highlight=False, soft_wrap=True)
     try:
         with bar("attacking") as tell:

@@ -94,13 +94,13 @@ class _Work:
         self.ablation: Ablation = first.ablation
         self.image_size = first.image_size
         self.patches: list[OnePatch | Several] = concrete_patches(
-            [text for text in request.patches.split(",") if text.strip()], first.image_size
+            parse_list(request.patches), first.image_size
         )
         self.soft = first.is_soft
         self.epsilon, self.tau = self._doubt(soft=self.soft)
         if self.tau and self.tuned is not None and self.soft:
             raise CostcertError("tau is measured at one temperature: vote at the tuned one, then certify")
-        names = [name.strip() for name in request.defenders.split(",") if name.strip()]
+        names = parse_list(request.defenders)
         part = first.asked is not None or bool(source.manifest["made"].get("until"))
         self.defenders = [defender.name for defender in chosen(names, soft=first.is_soft, part=part)]
 
@@ -256,6 +256,11 @@ def _export(path: Path, work: _Work, tally: Tally, ks: list[int]) -> None:
             export.add(certificates)
             tally.add(certificates)
         export.finish(tally.accuracy(ks))
+
+
+def parse_list(text: str) -> list[str]:
+    """What stands between commas, in `square:2, 2%`."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_ks(text: str) -> list[int]:

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from costcert.commands.certify import parse_ks
+from costcert.commands.certify import parse_ks, parse_list
 from costcert.commands.progress import bar
 from costcert.store.votes import read_votes
 from costcert.tuning import TUNED, Tuning, tune
@@ -30,7 +30,7 @@ class Request:
 def run(request: Request) -> None:
     console = Console(highlight=False)
     votes = read_votes(request.votes)
-    patches = [text for text in request.patches.split(",") if text.strip()]
+    patches = parse_list(request.patches)
     with bar("tuning") as tell:
         found = tune(
             votes,

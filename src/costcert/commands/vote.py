@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from costcert.commands.certify import parse_ks
+from costcert.commands.certify import parse_ks, parse_list
 from costcert.commands.progress import bar
 from costcert.commands.spreading import Spread, spread
 from costcert.datasets.base import Dataset
@@ -124,14 +124,19 @@ def _asked(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None
         ablation, soft = _tuned(request)
     elif request.ablation is None and request.soft is None and beside.is_file():
         ablation, soft = _tuned(replace(request, tuned=beside))
-    dataset = asked_dataset(request)
-    model = asked_model(request, dataset, ablation)
-    ablation = ablation or model.ablation
-    if ablation is None:
+    return *loaded(request, ablation), soft
+
+
+def loaded(request: Request, ablation: Ablation | None) -> tuple[Classifier, Dataset, Ablation]:
+    """The model, the images, and what its mutants keep: as asked for, or as it was trained."""
+    dataset = _dataset(request)
+    model = _model(request, dataset, ablation)
+    kept = ablation or model.ablation
+    if kept is None:
         raise CostcertError(
             f"{request.model} does not say what mutants keep: pass --ablation, as in columns:19"
         )
-    return model, dataset, ablation, soft
+    return model, dataset, kept
 
 
 def _tuned(request: Request) -> tuple[Ablation, Soft | None]:
@@ -150,8 +155,7 @@ def _question(request: Request, model: Classifier) -> Question | None:
         return None
     if request.patches is None:
         raise CostcertError("--adaptive asks until something is decided: say what by --patch and --k")
-    patches = [text for text in request.patches.split(",") if text.strip()]
-    return Question.about(patches, parse_ks(request.ks), model.image_size)
+    return Question.about(parse_list(request.patches), parse_ks(request.ks), model.image_size)
 
 
 def parse_soft(text: str) -> Soft:
@@ -165,7 +169,7 @@ def parse_soft(text: str) -> Soft:
         ) from None
 
 
-def asked_dataset(request: Request) -> Dataset:
+def _dataset(request: Request) -> Dataset:
     if request.limit is not None and request.ids is not None:
         raise CostcertError("--limit and --ids both choose images: pass one of them")
     dataset = parse_dataset(request.data, request.split or "test", download=request.download)
@@ -177,7 +181,7 @@ def asked_dataset(request: Request) -> Dataset:
     return dataset if request.ids is None else with_ids(dataset, read_ids(request.ids))
 
 
-def asked_model(request: Request, dataset: Dataset, ablation: Ablation | None) -> Classifier:
+def _model(request: Request, dataset: Dataset, ablation: Ablation | None) -> Classifier:
     from costcert.models.loading import load_model
 
     # Without names of the classes the data only tell how many there are at least.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from costcert.errors import GeometryError, SpellingError
@@ -42,6 +43,13 @@ def as_image_size(value: Any) -> ImageSize:
     if max(size) > LARGEST_SIDE:
         raise GeometryError(f"images are at most {LARGEST_SIDE} pixels a side, got {shown(size)}")
     return size
+
+
+def all_whole(values: int | Iterable[int], name: str) -> list[int]:
+    """One whole number or several, each once."""
+    return list(
+        dict.fromkeys(whole(each, name) for each in ([values] if isinstance(values, int) else values))
+    )
 
 
 def shown(size: ImageSize) -> str:

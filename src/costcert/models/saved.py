@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from costcert.models.architectures import build
 from costcert.models.checkpoints import digest, load_weights, read_weights
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
-from costcert.store.files import whole_file, write_json
+from costcert.store.files import read_json, whole_file, write_json
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 FORMAT, VERSION = "costcert model", 1
@@ -77,13 +76,13 @@ def save_model(folder: Path | str, network: nn.Module, card: ModelCard) -> None:
 
 def read_card(folder: Path | str) -> ModelCard:
     """What a trained model's folder says about it; no weights are read."""
-    return _card(_read_json(Path(folder)), Path(folder))
+    return _card(_read(Path(folder)), Path(folder))
 
 
 def load_saved(folder: Path | str, *, hide: str | None = None) -> Saved:
     """The trained model in this folder, shown mutants as it was trained or, if `hide` is given, otherwise."""
     folder = Path(folder)
-    content = _read_json(folder)
+    content = _read(folder)
     card = _card(content, folder)
     if hide not in (None, card.hide) and "crop" in (hide, card.hide):
         raise StoreError(f"{folder} was trained with hide {card.hide!r}, which cannot become {hide!r}")
@@ -104,14 +103,11 @@ def load_saved(folder: Path | str, *, hide: str | None = None) -> Saved:
     return Saved(mutants, card, found)
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
+def _read(folder: Path) -> dict[str, Any]:
     path = folder / CARD
     if not path.is_file():
         raise StoreError(f"{folder} holds no {CARD}, so it is no folder of a trained model")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError):
-        raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
+    content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise StoreError(f"{path} does not describe a trained model of costcert")
     if content.get("version") != VERSION:

@@ -54,7 +54,7 @@ def page(
         title=title or f"What a sticker cannot do: {Data.of(main).name or main.name}",
         promise=words.promise(main, found),
         found=found,
-        by_whom=words.by_whom(found),
+        by_whom=defender_title(found.defender),
         clean=_clean(main, found),
         facts=_facts(main),
         table=html(table),

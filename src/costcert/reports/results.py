@@ -32,8 +32,6 @@ FORMAT = "costcert results"
 CLASS_KS = (1, 5)
 
 Counts = npt.NDArray[np.int64]
-# Defender and patch, by name and by spelling.
-Case = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -215,8 +213,8 @@ def _from_json(path: Path, name: str | None) -> Results:
                 if dense.min() < 0 or dense[0] or dense.sum() != tally.images:
                     raise ValueError(f"its {column} counts do not add up to {tally.images} images")
         results = Results(name or str(found["name"]), found["manifest"], tally)
-        as_image_size(results.image_size)
-        if not tally.ranks or tally.images < 1:
+        # A size that is none is refused when it is read.
+        if not (results.image_size and tally.ranks) or tally.images < 1:
             raise ValueError("it holds no certificates")
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, CostcertError) as error:
         raise StoreError(f"{path} is damaged: {error}") from None

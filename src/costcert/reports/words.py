@@ -7,7 +7,6 @@ from typing import NamedTuple
 from costcert.geometry.patches import Rectangle, Several, Shape, Square, concrete
 from costcert.geometry.sizes import ImageSize
 from costcert.reports.results import Results
-from costcert.reports.style import defender_title
 
 
 class Headline(NamedTuple):
@@ -62,7 +61,3 @@ def share_of_area(patch: str, image_size: ImageSize) -> float:
     single = value.patch.at(image_size) if isinstance(value, Several) else value
     covered = sum(piece.height * piece.width for piece in single.pieces())
     return times * covered / (image_size[0] * image_size[1])
-
-
-def by_whom(found: Headline) -> str:
-    return defender_title(found.defender)
