@@ -15,9 +15,11 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
+# Seconds of compiling before a word about it.
 PATIENCE = 1.0
 
 
@@ -37,17 +39,36 @@ def inlined(function: Kernel) -> Kernel:
 def ready(kernel: Callable[..., Any], no_work: Callable[[], object]) -> None:
     """Have `kernel` compiled by a call that asks it for no work.
 
-    Says so on the error stream when that takes more than a second.
+    Says so on the error stream where compiling takes more than a second.
     """
     if getattr(kernel, "signatures", None):
         return
-    notice = threading.Timer(PATIENCE, _say)
-    notice.daemon = True
-    notice.start()
+    notice = _Notice()
     try:
-        no_work()
+        with event.install_listener("numba:compile", notice):
+            no_work()
     finally:
         notice.cancel()
+
+
+class _Notice(event.Listener):
+    """Speaks up when compiling takes long; reading from disk what was compiled before does not count."""
+
+    def __init__(self) -> None:
+        self._timer = threading.Timer(PATIENCE, _say)
+        self._timer.daemon = True
+        self._started = False
+
+    def on_start(self, event: Any) -> None:
+        if not self._started:
+            self._started = True
+            self._timer.start()
+
+    def on_end(self, event: Any) -> None:
+        """One kernel compiles another: only `ready` knows when all is done."""
+
+    def cancel(self) -> None:
+        self._timer.cancel()
 
 
 @cache
