@@ -232,6 +232,25 @@ def test_a_vote_is_learned(tmp_path):
     assert epochs[-1].validation > 0.95
 
 
+def test_trained_layers_learn_at_a_smaller_rate_than_the_last(tmp_path):
+    """In one step of AdamW a weight moves by about its rate."""
+    moved = {}
+    for body in (1.0, 0.01):
+        recipe = find_recipe("default", epochs=1, batch_size=96, seed=4, warmup=0, body=body, average=0)
+        one = trainer(tmp_path / str(body), recipe)
+        network = one._plain.network
+        before = {name: value.detach().clone() for name, value in network.named_parameters()}
+        one.fit(stripes(), None)
+        moved[body] = {
+            name: float((value.detach() - before[name]).abs().max())
+            for name, value in network.named_parameters()
+        }
+    for name, distance in moved[1.0].items():
+        assert distance > 0.5 * recipe.rate, name
+        expected = distance if name.startswith("head.") else 0.01 * distance
+        assert moved[0.01][name] == pytest.approx(expected, rel=0.2), name
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -241,6 +260,8 @@ def test_a_vote_is_learned(tmp_path):
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"rate": 0.0}, "rate must be above 0"),
         ({"rate": float("nan")}, "rate must be above 0"),
+        ({"body": 0.0}, "body must be above 0 and at most 1, got 0.0"),
+        ({"body": 1.5}, "body must be above 0 and at most 1, got 1.5"),
         ({"smoothing": 1.0}, "smoothing"),
         ({"optimizer": "adam"}, "did you mean 'adamw'?"),
     ],

@@ -327,6 +327,10 @@ def train(
         int | None, typer.Option("--mutants", min=1, help="Mutants per image and step.")
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="The largest learning rate.")] = None,
+    body: Annotated[
+        float | None,
+        typer.Option("--body", help="Share of the rate for all layers but the last, if they are trained."),
+    ] = None,
     weight_decay: Annotated[
         float | None, typer.Option("--weight-decay", help="Pull of weights to 0.")
     ] = None,
@@ -386,6 +390,7 @@ def train(
                     "batch_size": batch_size,
                     "mutants": mutants,
                     "rate": rate,
+                    "body": body,
                     "weight_decay": weight_decay,
                     "smoothing": smoothing,
                     "shift": shift,

@@ -18,6 +18,8 @@ class Recipe:
         shared: whether all images of a batch get the same regions (the paper's way) or each its own.
         schedule: the learning rate after warm-up: `constant`, `steps` (a tenth every third of the epochs)
             or `cosine` (down to nothing).
+        body: the share of the rate at which all layers but the last learn. Below 1 where they are trained
+            already: a rate that suits a new last layer would make them forget what they know.
         vote: the share of the loss that is on all mutants of an image together, the rest being on each alone.
             Certificates count on the vote: a mutant that cannot tell may hesitate if others make up for it.
         lead: by which share of all ballots the truth should lead every rival, where `vote` is above 0. About
@@ -37,6 +39,7 @@ class Recipe:
     shared: bool = False
     optimizer: str = "adamw"
     rate: float = 1e-3
+    body: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 0.05
     warmup: float = 0.5
@@ -72,6 +75,8 @@ class Recipe:
             if not 0 <= value < most or (least_excluded and value == 0):
                 bounds = f"{'above' if least_excluded else 'at least'} 0{' and below 1' if most == 1 else ''}"
                 raise CostcertError(f"{name} must be {bounds}, got {value}")
+        if not 0 < self.body <= 1:
+            raise CostcertError(f"body must be above 0 and at most 1, got {self.body}")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from costcert.datasets.base import Dataset as Images
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Region
+from costcert.models.checkpoints import head_name
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
 from costcert.recipes import Recipe
@@ -141,7 +142,7 @@ class Trainer:
             loss_sum = right = seen = 0.0
             for step, (pixels, labels) in enumerate(loader):
                 for group in optimizer.param_groups:
-                    group["lr"] = recipe.rate * _factor(recipe, epoch + step / steps)
+                    group["lr"] = group["share"] * recipe.rate * _factor(recipe, epoch + step / steps)
                 shown = augmented(self._preprocessing.normalise(pixels), recipe, rng)
                 images, regions = draw(len(pixels), self.regions, recipe, rng)
                 wanted = labels[images.to(labels.device)]
@@ -357,18 +358,20 @@ def _factor(recipe: Recipe, epoch: float) -> float:
     return 1.0
 
 
-def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """Biases and norms are not decayed."""
+def _optimizer(mutants: Mutants, recipe: Recipe) -> torch.optim.Optimizer:
+    """Biases and norms are not decayed; all layers but the last learn at the body's share of the rate."""
+    head = head_name(mutants.network)
+    if head is None and recipe.body < 1:
+        raise CostcertError("this network does not say which layer is its last: leave body at 1")
+    parts: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in mutants.network.named_parameters():
+        if parameter.requires_grad:
+            decay = recipe.weight_decay if parameter.ndim > 1 else 0.0
+            share = 1.0 if name.startswith(f"{head}.") else recipe.body
+            parts.setdefault((decay, share), []).append(parameter)
     groups = [
-        {"params": list(_parameters(module, decayed=True)), "weight_decay": recipe.weight_decay},
-        {"params": list(_parameters(module, decayed=False)), "weight_decay": 0.0},
+        {"params": part, "weight_decay": decay, "share": share} for (decay, share), part in parts.items()
     ]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=recipe.rate, momentum=recipe.momentum)
     return torch.optim.AdamW(groups, lr=recipe.rate)
-
-
-def _parameters(module: nn.Module, *, decayed: bool) -> Iterator[nn.Parameter]:
-    for parameter in module.parameters():
-        if parameter.requires_grad and (parameter.ndim > 1) == decayed:
-            yield parameter
