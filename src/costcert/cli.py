@@ -466,6 +466,10 @@ def report(
         Path | None, typer.Option("--figures", help="Folder for the figures as files.")
     ] = None,
     formats: Annotated[str, typer.Option("--formats", help="Of those files: svg, pdf.")] = "svg,pdf",
+    defender: Annotated[
+        str | None,
+        typer.Option("--defender", help="Whom the figure of several runs shows: names, by default costcert."),
+    ] = None,
     leaderboard: Annotated[bool, typer.Option("--leaderboard", help="All runs in one table.")] = False,
     intervals: Annotated[
         bool, typer.Option("--intervals", help="Confidence intervals also in .tex and .md.")
@@ -488,6 +492,7 @@ def report(
                 figures=figures,
                 formats=formats,
                 ks=ks,
+                defenders=defender,
                 leaderboard=leaderboard,
                 intervals=intervals,
                 mixed=mixed,
