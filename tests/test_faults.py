@@ -410,8 +410,9 @@ def private_mounts():
         return None, "made up, there is no unshare"
     words = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
     with tempfile.TemporaryDirectory() as place:
+        try_it = 'mount -t tmpfs tmpfs "$0" && mount -o remount,ro "$0"'
         tried = subprocess.run(
-            [*words, "mount", "-t", "tmpfs", "tmpfs", place], capture_output=True, text=True, check=False
+            [*words, "sh", "-c", try_it, place], capture_output=True, text=True, check=False
         )
     return (words, "") if tried.returncode == 0 else (None, f"made up, {tried.stderr.strip()}")
 
