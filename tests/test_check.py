@@ -1,6 +1,7 @@
 """The second opinion shares nothing with the first, agrees with it, and lets no changed byte pass."""
 
 import ast
+import csv
 import hashlib
 import json
 import os
@@ -333,6 +334,132 @@ def test_another_question_is_noticed_even_under_right_digests(folders):
 def test_a_stranger_among_the_shards_is_noticed(folders):
     (folders / "certs" / "shard-00003.parquet").write_bytes(b"")
     assert "shard-00003.parquet does not belong there" in checked(folders).stdout
+
+
+EXPORTED = (".parquet", ".csv", ".json")
+
+
+def cells(path):
+    """Ways to change one cell of an exported file at a time, each with the row it is in."""
+    rng = random.Random(17)
+    kinds = ["image_id", "defender", "patch", "rank", "min_k"]
+    rows = list(csv.DictReader(path.read_text().splitlines())) if path.suffix == ".csv" else None
+    for turn in range(15):
+        column = kinds[turn % len(kinds)]
+        number = rng.randrange(120)
+
+        def changed(value, column=column):
+            others = {"defender": HARD, "patch": ("square:1", "square:2", "square:3"), "image_id": "0123"}
+            choices = others.get(column, [1, 2, 3, 4])
+            return rng.choice([each for each in choices if str(each) != str(value)])
+
+        if path.suffix == ".parquet":
+            about = pq.read_schema(path).metadata
+            change(path, column, number, changed)
+            pq.write_table(pq.read_table(path).replace_schema_metadata(about), path)
+        elif path.suffix == ".csv":
+            damaged = [dict(row) for row in rows]
+            damaged[number][column] = changed(damaged[number][column])
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, kinds)
+                writer.writeheader()
+                writer.writerows(damaged)
+        else:
+            content = json.loads(path.read_text())
+            content["certificates"][number][column] = changed(content["certificates"][number][column])
+            path.write_text(json.dumps(content))
+        yield number
+
+
+@pytest.mark.parametrize("ending", EXPORTED)
+def test_a_changed_cell_of_an_export_is_named(folders, ending):
+    path = folders / f"certs{ending}"
+    assert costcert("certify", folders / "votes", "-p", "1,2", "-o", path).exit_code == 0
+    ask = ["check", path, "--votes", folders / "votes"]
+    result = costcert(*ask, "--all")
+    assert result.exit_code == 0, result.output
+    assert "120 derived again, of 12 images of 12 (all): all alike" in result.stdout
+    assert "30 derived again, of 3 images" in costcert(*ask, "--sample", 3).stdout
+    good = path.read_bytes()
+    for number in cells(path):
+        result = costcert(*ask, "--all")
+        assert result.exit_code == 1, result.output
+        assert f"Wrong: row {number + 1}: " in result.stdout, result.stdout
+        path.write_bytes(good)
+    assert costcert(*ask, "--all").exit_code == 0
+
+
+def test_a_changed_accuracy_of_an_export_is_named(folders):
+    path = folders / "certs.json"
+    assert costcert("certify", folders / "votes", "-p", "1,2", "-o", path).exit_code == 0
+    good = json.loads(path.read_text())
+    for number, column in product((0, 7, 49), good["accuracy"][0]):
+        content = json.loads(json.dumps(good))
+        value = content["accuracy"][number][column]
+        content["accuracy"][number][column] = value + 1 if isinstance(value, float | int) else "cbn"
+        if content == good:
+            continue
+        path.write_text(json.dumps(content))
+        result = costcert("check", path, "--votes", folders / "votes")
+        assert (result.exit_code, "accuracy of" in result.stdout) == (1, True), (number, column)
+
+
+@pytest.mark.parametrize("ending", EXPORTED)
+@pytest.mark.parametrize(
+    ("soft", "asked"),
+    [
+        (False, ["--ties", "lowest", "--ablation", "columns:2/stride=3", "--epsilon", "0.2"]),
+        (True, ["--tau", "3"]),
+        (True, ["--hard"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_export_is_checked_as_it_was_asked_for(tmp_path, ending, soft, asked):
+    cc.write_votes(some_votes(soft=soft), tmp_path / "votes", shard_size=5)
+    path = tmp_path / f"certs{ending}"
+    made = costcert("certify", tmp_path / "votes", "-p", "1,shape:101/010", *asked, "-o", path)
+    assert made.exit_code == 0, made.output
+    ask = ["check", path, "--votes", tmp_path / "votes", "--all"]
+    with_options, without = costcert(*ask, *asked), costcert(*ask)
+    # A .csv does not say it, the others do.
+    told, untold = (with_options, without) if ending == ".csv" else (without, with_options)
+    assert (told.exit_code, "all alike" in told.stdout) == (0, True), told.output
+    assert untold.exit_code in (1, 2)
+    if ending != ".csv":
+        assert "says itself how it was certified: leave --" in untold.stderr
+
+
+def test_an_export_of_an_archive_can_be_checked(tmp_path):
+    votes = some_votes()
+    np.savez(tmp_path / "votes.npz", truth=votes.truth, ballots=votes.ballots)
+    world = ["--ablation", "columns:2", "--classes", 4, "--image-size", "3x8"]
+    path = tmp_path / "certs.csv"
+    assert costcert("certify", tmp_path / "votes.npz", *world, "-p", "2", "-o", path).exit_code == 0
+    ask = ["check", path, "--votes", tmp_path / "votes.npz", "--all"]
+    assert "60 derived again" in costcert(*ask, *world).stdout
+    assert "does not say how its votes were made: pass --ablation" in costcert(*ask).stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: "", "cannot be checked"),
+        (lambda text: text.replace("min_k", "maxk", 1), "is damaged"),
+        (lambda text: text[: text.rindex("\n", 0, -1) + 1], "certificates, not 120"),
+        (lambda text: text.replace("costcert,square:1,", "costcert,square:1,x", 1), "cannot be checked"),
+        (lambda text: text.replace('"costcert"', '"nobody"').replace("costcert,", "nobody,"), "nobody"),
+        (lambda text: text + "a,b\n", "cannot be checked"),
+    ],
+)
+def test_a_damaged_export_gets_one_sentence(folders, damage, says):
+    path = folders / "certs.csv"
+    assert costcert("certify", folders / "votes", "-p", "1,2", "-o", path).exit_code == 0
+    path.write_text(damage(path.read_text().replace('"', "")))
+    result = costcert("check", path, "--votes", folders / "votes")
+    assert result.exit_code in (1, 2), result.output
+    assert says in result.output
+    assert "Traceback" not in result.output
+    assert "pass --votes" in costcert("check", path).stderr
 
 
 def unsealed(folder):

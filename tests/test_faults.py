@@ -6,12 +6,15 @@ then depends on the machine.
 """
 
 import errno
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -338,12 +341,104 @@ def test_a_folder_nobody_may_write_to(tmp_path):
     place = tmp_path / "locked"
     place.mkdir()
     place.chmod(0o500)
-    if os.access(place, os.W_OK):
+    # Root may write anywhere, unless it gives that right up.
+    without = ["setpriv", "--bounding-set", "-dac_override"] if os.access(place, os.W_OK) else []
+    if without and not shutil.which("setpriv"):
         place.chmod(0o700)
-        pytest.skip("root may write anywhere")
+        pytest.skip("root may write anywhere, and there is no setpriv to give that up")
     try:
-        with pytest.raises(CostcertError, match=r"cannot write .*: permission denied"):
-            vote(Tiny(), pictures(6), "columns:3", out=place / "votes")
+        ended = subprocess.run(
+            [*without, sys.executable, "-c", textwrap.dedent(VOTE), place / "votes"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     finally:
         place.chmod(0o700)
+    assert re.search(r"StoreError: cannot write .*: permission denied\n$", ended.stderr)
     assert list(place.iterdir()) == []
+
+
+# One process, in which the disk of its folder is locked while shard 7 is to be written, and opened again.
+LOCKED = """
+    import errno, json, os, pathlib, shutil, subprocess, sys
+    from typer.testing import CliRunner
+    from costcert.cli import app
+    from costcert.store.certificates import CertificatesPlan
+
+    how, place, kept, certs, *ask = sys.argv[1:]
+    replace, write = pathlib.Path.replace, CertificatesPlan.write
+
+    def refuse(path, target):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    def remount(*options):
+        subprocess.run(["mount", *options, place], check=True)
+
+    def lock():
+        remount("-o", "remount,ro") if how == "mounted" else setattr(pathlib.Path, "replace", refuse)
+
+    def unlock():
+        remount("-o", "remount,rw") if how == "mounted" else setattr(pathlib.Path, "replace", replace)
+
+    def run(*words):
+        result = CliRunner().invoke(app, words)
+        return result.exit_code, result.stderr
+
+    def locking(plan, certificates, number):
+        if number == 7:
+            lock()
+        write(plan, certificates, number)
+
+    if how == "mounted":
+        remount("-t", "tmpfs", "tmpfs")
+    CertificatesPlan.write = locking
+    told = [run(*ask, f"{place}/certs")]
+    CertificatesPlan.write = write
+    told += [run("report", certs, "--out", f"{place}/report.csv"), run(*ask, f"{place}/certs.csv")]
+    files = sorted(str(path.relative_to(place)) for path in pathlib.Path(place).rglob("*") if path.is_file())
+    unlock()
+    last = run(*ask, f"{place}/certs")
+    shutil.copytree(f"{place}/certs", kept)
+    print(json.dumps([told, files, last]))
+"""
+
+
+def private_mounts():
+    """A command that runs another where it may mount and nobody else sees it, or why there is none."""
+    if not shutil.which("unshare"):
+        return None, "made up, there is no unshare"
+    words = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    with tempfile.TemporaryDirectory() as place:
+        try_it = 'mount -t tmpfs tmpfs "$0" && mount -o remount,ro "$0"'
+        tried = subprocess.run(
+            [*words, "sh", "-c", try_it, place], capture_output=True, text=True, check=False
+        )
+    return (words, "") if tried.returncode == 0 else (None, f"made up, {tried.stderr.strip()}")
+
+
+def test_a_disk_that_becomes_read_only(certified, tmp_path):
+    """Really mounted so where the system allows it, to root or to anybody; else in the system's words."""
+    folder, ask, whole, _ = certified
+    words, why = private_mounts()
+    print(f"read-only: {why or 'a disk that is mounted'}")
+    how = "made up" if words is None else "mounted"
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = [*(words or []), sys.executable, "-c", textwrap.dedent(LOCKED), how, place, tmp_path / "kept"]
+    ended = subprocess.run(
+        [*map(str, command), str(folder / "certs"), *map(str, ask)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told, files, last = json.loads(ended.stdout)
+    for (code, said), name in zip(
+        told, ["certs/shard-00007.parquet", "report.csv", "certs.csv"], strict=True
+    ):
+        assert code == 2
+        assert " ".join(said.split()).endswith(f"cannot write {place}/{name}: read-only file system")
+        assert "Traceback" not in said
+    assert files == ["certs/manifest.json", *(f"certs/shard-{number:05d}.parquet" for number in range(7))]
+    assert last[0] == 0
+    assert content(tmp_path / "kept") == whole

@@ -19,6 +19,7 @@ from costcert.reports.figures import (
     accuracy_by_class,
     accuracy_by_k,
     accuracy_by_size,
+    comparison,
     figures,
     min_k_boxes,
     min_k_histogram,
@@ -28,8 +29,10 @@ from costcert.reports.figures import (
 from costcert.reports.figures.accuracy import shown_ks
 from costcert.reports.figures.boxes import box
 from costcert.reports.figures.histogram import bins
+from costcert.reports.published import published
 from costcert.reports.results import ByClass, Results
 from costcert.reports.style import defender_title, looks
+from test_tables import run
 
 DEFENDERS = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -492,3 +495,104 @@ def test_every_defender_looks_its_own_way_in_every_figure():
     assert looks(("drs", "guest"))["drs"] == found["drs"]
     assert defender_title("cbn") == "PG♠/CBN"
     assert defender_title("guest") == "guest"
+
+
+def signs(name, seed=0, **more):
+    """A made-up run on images like those that the paper certifies, against patches of the same share."""
+    return run(
+        name, patches=("square:5", "square:2"), classes=43, image_size=(32, 32), seed=seed, images=90, **more
+    )
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_the_comparison_draws_the_numbers_of_every_run_and_of_the_paper():
+    runs, ks = [signs("one"), signs("two", seed=1)], [1, 3, 5]
+    paper = published("gtsrb")
+    figure = comparison(runs, ks, paper)
+    assert [axes.get_title("left") for axes in figure.axes] == ["2 px patch (0.4 %)", "5 px patch (2.4 %)"]
+    for axes, patch, spelled in zip(figure.axes, ("square:2", "square:5"), ("0.4 %", "2.4 %"), strict=True):
+        expected = {}
+        for metric in ("clean", "certified"):
+            for each in runs:
+                rows = each.accuracy(ks).set_index(["defender", "patch"]).loc[("costcert", patch)]
+                expected[f"{each.name} CostCert {metric}"] = list(100 * rows[metric])
+            for each in paper.defenders:
+                expected[f"Zhou et al., Table 2 {each.name} {metric}"] = [
+                    100 * paper.shares[each.name, metric, spelled, k] for k in ks
+                ]
+        found = lines(axes)
+        assert set(found) == set(expected)
+        for label, shares in expected.items():
+            assert found[label].get_xdata().tolist() == ks
+            assert found[label].get_ydata().tolist() == pytest.approx(shares)
+            is_printed = label.startswith("Zhou")
+            assert (found[label].get_linestyle() == "--") == is_printed
+            assert (found[label].get_markerfacecolor() == "white") == is_printed
+        looks_of = [(found[label].get_color(), found[label].get_marker()) for label in found]
+        assert len(set(looks_of)) == len(looks_of)
+    assert {
+        "one: CostCert, 32 passes",
+        "two: CostCert, 32 passes",
+        "Zhou et al., Table 2: CC, 224 passes",
+        "Zhou et al., Table 2: PG♠, 224 passes",
+        "certified",
+        "clean",
+    } < set(legend(figure))
+    assert "90 images of sample (test)." in figure.texts[1].get_text().replace("\n", " ")
+    assert svg(figure) == svg(comparison(runs, ks, paper))
+
+
+def test_the_comparison_shows_the_defenders_that_are_asked_for():
+    runs = [signs("one"), signs("two", defenders=("cbn", "drs"))]
+    shown = legend(comparison(runs, defenders=["patchguard", "cbn"], published=published("gtsrb")))
+    assert {each.rpartition(",")[0] for each in shown if ":" in each} == {
+        "one: PatchGuard",
+        "two: PG♠/CBN",
+        "Zhou et al., Table 2: PG",
+        "Zhou et al., Table 2: PG♠",
+    }
+    # By default CostCert, or the one that certifies most.
+    table = runs[1].accuracy(range(1, 6)).groupby("defender")["certified"].sum()
+    best = defender_title(table.idxmax())
+    assert [each for each in legend(comparison(runs)) if ":" in each] == [
+        "one: CostCert, 32 passes",
+        f"two: {best}, 32 passes",
+    ]
+    with pytest.raises(CostcertError, match=r"nothing of the defender 'cnb' to draw.*cbn"):
+        comparison(runs, defenders=["cnb"])
+
+
+def test_what_was_not_measured_is_not_drawn():
+    runs = [signs("one"), run("other", patches=("square:2",), classes=43, image_size=(32, 32), images=90)]
+    paper = published("gtsrb")
+    first, second = comparison(runs, range(1, 8), paper).axes
+    assert "other CostCert certified" in lines(first)
+    assert "other CostCert certified" not in lines(second)
+    # The paper ends at 5.
+    printed = lines(first)["Zhou et al., Table 2 CC certified"].get_ydata()
+    assert np.isnan(printed).tolist() == [False] * 5 + [True] * 2
+    with pytest.raises(CostcertError, match="allow mixed data"):
+        comparison([signs("one"), run("two")])
+    words = comparison([signs("one"), run("two")], mixed=True).texts[1].get_text().replace("\n", " ")
+    assert "Different data, which do not compare." in words
+
+
+@pytest.mark.parametrize("width", [COLUMN, PAGE], ids=["column", "page"])
+def test_a_comparison_of_many_long_names_fits(width):
+    runs = [
+        signs(f"a run of a rather long name, which says it all, with seed {seed}", seed) for seed in range(9)
+    ]
+    figure = comparison(runs, published=published("gtsrb"), width=width)
+    svg(figure)
+    [box] = [each.get_window_extent() for each in figure.legends]
+    assert box.x1 <= figure.bbox.x1 + 1
+    assert len(set(legend(figure))) == 9 + 3 + 2
+    for axes in figure.axes:
+        assert not box.overlaps(axes.get_window_extent())
+        assert not overlaps([label.get_window_extent() for label in axes.xaxis.get_ticklabels()])
+    drawn = lines(figure.axes[0])
+    pairs = {(str(each.get_color()), each.get_marker()) for each in drawn.values()}
+    assert len(pairs) == len(drawn)

@@ -193,6 +193,14 @@ def test_several_runs_and_the_leaderboard(run_folder, tmp_path):
     for name in files:
         for share in read_results(name).accuracy([1, 5])["certified"]:
             assert percent(share) in text
+    for text in (out.read_text(), board.read_text()):
+        assert text.count("<title>Clean and certified accuracy for each k</title>") == 2, "broad and narrow"
+        assert "hard: CostCert, 16 passes" in text
+        named = re.findall(r' id="([^"]+)"', text)
+        assert len(named) == len(set(named))
+    alone = tmp_path / "alone.html"
+    assert ran(files[0], "--leaderboard", "--out", alone).exit_code == 0
+    assert "<svg" not in alone.read_text()
 
 
 def test_figures_as_files(run_folder, tmp_path):
@@ -212,7 +220,7 @@ def test_names_of_runs_lead_nowhere(run_folder, tmp_path):
         ran(*both, *names, "--out", tmp_path / "r.md", "--figures", figures, "--formats", "svg").exit_code
         == 0
     )
-    assert sorted(path.name for path in figures.iterdir()) == ["etc", "up"]
+    assert sorted(path.name for path in figures.iterdir()) == ["comparison.svg", "etc", "up"]
 
 
 def test_published_numbers_stand_beside_ours(tmp_path):
@@ -234,11 +242,23 @@ def test_published_numbers_stand_beside_ours(tmp_path):
     text = out.read_text()
     for published in ("47.3", "79.4", "66.8", "94.3"):
         assert published in text
+    board = tmp_path / "board.html"
+    assert ran(tmp_path / "certs", "--compare", "gtsrb", "--leaderboard", "--out", board).exit_code == 0
+    assert "Zhou et al., Table 2: CC, 224 passes" in board.read_text()
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_no_trace(run_folder, tmp_path):
+    both = [run_folder / "certs", run_folder / "soft"]
+    out = tmp_path / "r.csv"
+    result = ran(*both, "--defender", "cnb", "--out", out, "--figures", tmp_path / "figures")
+    assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "nothing of the defender 'cnb' to draw" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["{run}/certs", "--defender", "cbn", "--out", "{tmp}/r.html"], "pass more runs, or --compare"),
         (["{run}/certs", "--out", "{tmp}/report.docx"], "ends in .docx: a report ends in .html"),
         (["{run}/nothing", "--out", "{tmp}/r.html"], "is not there"),
         (["{run}/votes", "--out", "{tmp}/r.html"], "is not the manifest of certificates"),

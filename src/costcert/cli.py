@@ -471,6 +471,10 @@ def report(
         Path | None, typer.Option("--figures", help="Folder for the figures as files.")
     ] = None,
     formats: Annotated[str, typer.Option("--formats", help="Of those files: svg, pdf.")] = "svg,pdf",
+    defender: Annotated[
+        str | None,
+        typer.Option("--defender", help="Whom the figure of several runs shows: names, by default costcert."),
+    ] = None,
     leaderboard: Annotated[bool, typer.Option("--leaderboard", help="All runs in one table.")] = False,
     intervals: Annotated[
         bool, typer.Option("--intervals", help="Confidence intervals also in .tex and .md.")
@@ -493,6 +497,7 @@ def report(
                 figures=figures,
                 formats=formats,
                 ks=ks,
+                defenders=defender,
                 leaderboard=leaderboard,
                 intervals=intervals,
                 mixed=mixed,
@@ -561,7 +566,9 @@ def explore(
 
 @app.command()
 def check(
-    certificates: Annotated[Path, typer.Argument(help="A folder of certificates.")],
+    certificates: Annotated[
+        Path, typer.Argument(help="A folder of certificates, or a .parquet, .csv or .json of certify.")
+    ],
     votes: Annotated[
         Path | None, typer.Option("--votes", help="The votes they came from, to derive them again.")
     ] = None,
@@ -581,12 +588,24 @@ def check(
     replay: Annotated[
         int | None, typer.Option("--replay", min=1, help="Ask the model again about so many images.")
     ] = None,
+    ablation: Annotated[
+        str | None, typer.Option("--ablation", help="As certify was told, for a .csv, which does not say it.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option("--classes", help="As certify was told, for a .csv.")] = None,
+    image_size: Annotated[
+        str | None, typer.Option("--image-size", help="As certify was told, for a .csv.")
+    ] = None,
+    ties: Annotated[str | None, typer.Option("--ties", help="As certify was told, for a .csv.")] = None,
+    hard: Annotated[bool, typer.Option("--hard", help="As certify was told, for a .csv.")] = False,
+    epsilon: Annotated[str | None, typer.Option("--epsilon", help="As certify was told, for a .csv.")] = None,
+    tau: Annotated[int | None, typer.Option("--tau", help="As certify was told, for a .csv.")] = None,
+    tuned: Annotated[Path | None, typer.Option("--tuned", help="As certify was told, for a .csv.")] = None,
 ) -> None:
     """Check certificates: every byte by its digest, and what they say by a second, plain derivation."""
     with _in_one_sentence():
         if everything and sample is not None:
             raise CostcertError("--all and --sample say how many images to derive for: pass one of them")
-        from costcert.commands.check import Request, run
+        from costcert.commands.check import Asked, Request, run
 
         good = run(
             Request(
@@ -599,6 +618,7 @@ def check(
                 data=data,
                 split=split,
                 replay=replay,
+                asked=Asked(ablation, classes, image_size, ties, hard, epsilon, tau, tuned),
             )
         )
         if not good:

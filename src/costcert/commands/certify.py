@@ -258,6 +258,11 @@ def _export(path: Path, work: _Work, tally: Tally, ks: list[int]) -> None:
         export.finish(tally.accuracy(ks))
 
 
+def manifest_of(request: Request) -> dict[str, Any]:
+    """What certificates that were asked for like this note about themselves."""
+    return _Work(request, _open(request)).manifest()
+
+
 def parse_list(text: str) -> list[str]:
     """What stands between commas, in `square:2, 2%`."""
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from costcert.chain import Chain, file_digest, follow, num_shards
+from costcert.chain import file_digest
 from costcert.check import Question
 from costcert.commands.progress import bar
+from costcert.commands.stored import Row, Stored, StoredFile, StoredFolder, digests, followed, is_file
 from costcert.errors import CostcertError, StoreError
 from costcert.store.parquet import read_npz, read_table, shard_path
 from costcert.votes import MOST_CLASSES
@@ -26,7 +27,19 @@ _SHOWN = 20
 # What two manifests of the same votes agree on, however they were cut into shards.
 _OF_VOTES = ("images", "ablation", "image_size", "num_classes", "made")
 
-Row = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class Asked:
+    """How a .csv was certified, as it was told to `certify`; other files and folders say it themselves."""
+
+    ablation: str | None = None
+    classes: int | None = None
+    image_size: str | None = None
+    ties: str | None = None
+    hard: bool = False
+    epsilon: str | None = None
+    tau: int | None = None
+    tuned: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,7 @@ class Request:
     data: str | None = None
     split: str | None = None
     replay: int | None = None
+    asked: Asked = Asked()
 
 
 def run(request: Request) -> bool:
@@ -50,11 +64,10 @@ def run(request: Request) -> bool:
         raise CostcertError("--replay asks the model again: pass --votes, --model and --data, too")
     console = Console(highlight=False, soft_wrap=True)
     with _damage_in_one_sentence(request.certificates):
-        certificates = _followed(request.certificates, "certificates")
-        problems = _noted(console, request.certificates, certificates)
-        ballots = None
-        if request.votes is not None:
-            ballots = _Ballots(request.votes)
+        ballots = None if request.votes is None else _Ballots(request.votes)
+        certificates = _stored(request, ballots)
+        problems = certificates.noted(console)
+        if ballots is not None:
             problems += ballots.problems(console, certificates.manifest)
     if not problems:
         # What is not what was written is not worth deriving again.
@@ -62,7 +75,8 @@ def run(request: Request) -> bool:
             console.print("Certificates: not derived again; pass --votes with the votes they came from")
         else:
             with _damage_in_one_sentence(request.certificates):
-                problems += _derived(console, request, certificates.manifest, ballots)
+                problems += _derived(console, request, certificates, ballots)
+                problems += certificates.summed_up()
         if request.model is not None:
             from costcert.commands.replay import asked_again, same_weights
 
@@ -75,6 +89,46 @@ def run(request: Request) -> bool:
     if len(problems) > _SHOWN:
         console.print(f"... and {len(problems) - _SHOWN:,} more")
     return not problems
+
+
+def _stored(request: Request, ballots: _Ballots | None) -> Stored:
+    path = request.certificates
+    if request.asked != Asked() and path.suffix != ".csv":
+        given = [
+            f"--{field.name.replace('_', '-')}"
+            for field in fields(Asked)
+            if getattr(request.asked, field.name) != field.default
+        ]
+        raise CostcertError(f"{path} says itself how it was certified: leave {', '.join(given)} out")
+    if not is_file(path):
+        return StoredFolder(path)
+    if ballots is None:
+        raise CostcertError(f"{path} has no digests, only rows: pass --votes with the votes it came from")
+    return StoredFile(path, ballots.count, lambda *cases: _as_certified(request, *cases))
+
+
+def _as_certified(request: Request, defenders: list[str], patches: list[str]) -> Mapping[str, Any]:
+    """The manifest of certificates that were asked for like this."""
+    from costcert.commands import certify
+
+    asked = request.asked
+    return certify.manifest_of(
+        certify.Request(
+            votes=request.votes or Path(),
+            patches=",".join(patches),
+            defenders=",".join(defenders),
+            out=None,
+            ablation=asked.ablation,
+            classes=asked.classes,
+            image_size=asked.image_size,
+            ks="1",
+            ties=asked.ties or "against",
+            hard=asked.hard,
+            epsilon=asked.epsilon,
+            tau=asked.tau or 0,
+            tuned=asked.tuned,
+        )
+    )
 
 
 @contextmanager
@@ -93,36 +147,26 @@ def _damage_in_one_sentence(folder: Path) -> Iterator[None]:
         raise StoreError(f"{folder} cannot be checked: {error}".replace("\n", " ")) from None
 
 
-def _followed(folder: Path, kind: str) -> Chain:
-    if not (folder / "manifest.json").is_file():
-        raise StoreError(f"{folder} holds no manifest.json: expected a folder of {kind}")
-    chain = follow(folder)
-    if chain.manifest.get("format") != f"costcert {kind}" and not chain.problems:
-        raise StoreError(f"{folder} is no folder of {kind}: its format is {chain.manifest.get('format')!r}")
-    return chain
-
-
-def _noted(console: Console, folder: Path, chain: Chain) -> list[str]:
-    if not chain.sealed:
-        console.print(f"Digests: {folder} has none; it was made by an older version, or is not finished")
-    elif not chain.problems:
-        console.print(f"Digests: {folder} is as it was written, {num_shards(chain.manifest):,} shards")
-    return [f"{folder}: {problem}" for problem in chain.problems]
-
-
 class _Ballots:
     """The votes that certificates came from: a folder, or an .npz."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain = _followed(path, "votes") if path.is_dir() else None
+        self._chain = followed(path, "votes") if path.is_dir() else None
         self._arrays = None if self._chain is not None else read_npz(path)
+
+    @property
+    def count(self) -> int:
+        """Images that voted."""
+        if self._chain is not None:
+            return int(self._chain.manifest["images"])
+        return len((self._arrays or {})["truth"])
 
     def problems(self, console: Console, certificates: Mapping[str, Any]) -> list[str]:
         """What is wrong with these votes, or with their being the ones."""
         found, noted = [], certificates.get("votes_digest")
         if self._chain is not None:
-            found = _noted(console, self.path, self._chain)
+            found = digests(console, self.path, self._chain)
             # Without a digest nobody knows how the votes were cut into shards.
             keys = self._chain.manifest.keys() if noted else _OF_VOTES
             other = [key for key in keys if self._chain.manifest[key] != certificates["votes"][key]]
@@ -165,8 +209,9 @@ class _Ballots:
         return {**row, "truth": int(arrays["truth"][image])}
 
 
-def _derived(console: Console, request: Request, manifest: Mapping[str, Any], ballots: _Ballots) -> list[str]:
+def _derived(console: Console, request: Request, certificates: Stored, ballots: _Ballots) -> list[str]:
     """Certificates that are not what the ballots say."""
+    manifest = certificates.manifest
     if not 0 < manifest["votes"]["num_classes"] <= MOST_CLASSES:
         raise StoreError(f"{manifest['votes']['num_classes']} classes are none, or too many")
     if manifest.get("uncertain"):
@@ -183,16 +228,18 @@ def _derived(console: Console, request: Request, manifest: Mapping[str, Any], ba
         done = 0
         for shard, numbers in _by_shard(chosen, size):
             length = min(size, images - shard * size)
-            table = read_table(shard_path(request.certificates, shard))
-            if table.num_rows != length * len(cases):
-                return [f"shard {shard} holds {table.num_rows} certificates, not {length * len(cases)}"]
+            first = shard * size * len(cases)
+            table = certificates.rows(shard, first, length * len(cases))
+            if len(table) != length * len(cases):
+                return [f"shard {shard} holds {len(table)} certificates, not {length * len(cases)}"]
             for number in numbers:
                 row = next(rows)
                 tell(done, len(chosen))
                 done += 1
                 for at, (defender, patch) in enumerate(cases):
-                    stored = table.slice(at * length + number, 1).to_pylist()[0]
-                    problems += _difference(stored, row, defender, patch, question.answer)
+                    place = at * length + number
+                    found = _difference(table[place], row, defender, patch, question.answer)
+                    problems += [f"{certificates.name(first + place)}{each}" for each in found]
     which = "all" if len(chosen) == images else f"a sample by seed {request.seed}"
     console.print(
         f"Certificates: {len(cases) * len(chosen):,} derived again, of {len(chosen):,} images of {images:,} "

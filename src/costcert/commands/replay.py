@@ -18,7 +18,8 @@ from costcert.models.loading import load_model
 from costcert.polling import Poll
 
 if TYPE_CHECKING:
-    from costcert.commands.check import Request, Row
+    from costcert.commands.check import Request
+    from costcert.commands.stored import Row
 
 
 def same_weights(

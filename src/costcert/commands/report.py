@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from costcert.commands.certify import parse_ks
+from costcert.commands.certify import parse_ks, parse_list
 from costcert.errors import CostcertError
 from costcert.reports import words
 from costcert.reports.published import Published, published
 from costcert.reports.results import Results, read_results
+from costcert.reports.tables.origins import run_names
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import whole_file
 from costcert.store.votes import VotesFolder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _ENDINGS = (".html", ".tex", ".md", ".csv", ".json")
 
@@ -38,6 +43,7 @@ class Request:
     figures: Path | None = None
     formats: str = "svg,pdf"
     ks: str = "1-5"
+    defenders: str | None = None
     leaderboard: bool = False
     intervals: bool = False
     mixed: bool = False
@@ -46,23 +52,26 @@ class Request:
 
 def run(request: Request) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    formats = tuple(request.formats.split(","))
-    if request.figures is not None:
-        from costcert.reports.figures import check_formats, write_figures
-
-        check_formats(formats)
-    results = write_report(request)
-    if request.figures is not None:
-        for each in results:
-            folder = request.figures if len(results) == 1 else request.figures / _as_folder(each.name)
-            for path in write_figures(each, folder, formats):
-                console.print(f"Figure: {path}", markup=False)
+    results = _read(request)
+    # Drawn before anything is written, so that a bad request leaves no trace.
+    drawn = [] if request.figures is None else list(_draw(request, results))
+    _write(request, results)
+    for path, content in drawn:
+        with whole_file(path) as temporary:
+            temporary.write_bytes(content)
+        console.print(f"Figure: {path}", markup=False)
     console.print(words.promise(results[0], words.headline(results[0])), soft_wrap=False)
     console.print(f"Report: {request.out}", markup=False)
 
 
 def write_report(request: Request) -> list[Results]:
     """Write what was asked for; returns what it is about."""
+    results = _read(request)
+    _write(request, results)
+    return results
+
+
+def _read(request: Request) -> list[Results]:
     if request.out.suffix not in _ENDINGS:
         raise CostcertError(
             f"{request.out} ends in {request.out.suffix or 'nothing'}: a report ends in {', '.join(_ENDINGS)}"
@@ -72,7 +81,7 @@ def write_report(request: Request) -> list[Results]:
             raise CostcertError(
                 f"got {len(values)} {option} for {len(request.runs)} runs: pass one for each, in their order"
             )
-    results = [
+    return [
         read_results(
             path,
             votes=request.votes[index] if request.votes else None,
@@ -80,8 +89,37 @@ def write_report(request: Request) -> list[Results]:
         )
         for index, path in enumerate(request.runs)
     ]
-    _write(request, results, None if request.compare is None else _published(request.compare, results[0]))
-    return results
+
+
+def _draw(request: Request, results: list[Results]) -> Iterator[tuple[Path, bytes]]:
+    """Figures of each run, and the one of all runs and of published numbers."""
+    from costcert.reports.figures import as_files, check_formats, figures
+
+    folder, formats = request.figures or Path(), check_formats(request.formats.split(","))
+    compared = _comparison(request, results)
+    if compared is not None:
+        yield from as_files({"comparison": compared()}, folder, formats)
+    for each, name in zip(results, run_names(results), strict=True):
+        yield from as_files(
+            figures(each), folder if len(results) == 1 else folder / _as_folder(name), formats
+        )
+
+
+def _comparison(request: Request, results: list[Results]) -> Callable[..., Figure] | None:
+    """Draws runs and published numbers side by side, as wide as it is told; a run alone has no side."""
+    defenders = None if request.defenders is None else parse_list(request.defenders)
+    if len(results) == 1 and request.compare is None:
+        if defenders is not None:
+            raise CostcertError(
+                "--defender says whom the figure of several runs shows: pass more runs, or --compare"
+            )
+        return None
+    from costcert.reports.figures import comparison
+
+    beside = _beside(request, results)
+    return partial(
+        comparison, results, parse_ks(request.ks), beside, defenders=defenders, mixed=request.mixed
+    )
 
 
 def _as_folder(name: str) -> str:
@@ -89,13 +127,17 @@ def _as_folder(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
 
 
-def _write(request: Request, results: list[Results], beside: Published | None) -> None:
-    ks, ending = parse_ks(request.ks), request.out.suffix
+def _write(request: Request, results: list[Results]) -> None:
+    ks, ending, beside = parse_ks(request.ks), request.out.suffix, _beside(request, results)
+    drawn = _comparison(request, results)
     if ending == ".html" and not request.leaderboard:
         from costcert.reports.page import Run, page, write_page
 
         runs = [Run(each, _examples(request, index, each)) for index, each in enumerate(results)]
-        write_page(request.out, page(runs, ks=ks, published=beside, mixed=request.mixed, title=request.title))
+        write_page(
+            request.out,
+            page(runs, ks=ks, published=beside, mixed=request.mixed, title=request.title, compared=drawn),
+        )
     elif ending == ".json" and len(results) == 1 and not request.leaderboard:
         results[0].write(request.out)
     else:
@@ -122,7 +164,11 @@ def _table(request: Request, results: list[Results], ks: list[int], beside: Publ
         return tables.latex(table, intervals=request.intervals)
     from costcert.reports.page import table_page
 
-    return table_page(table, request.title or "Leaderboard")
+    return table_page(table, request.title or "Leaderboard", compared=_comparison(request, results))
+
+
+def _beside(request: Request, results: list[Results]) -> Published | None:
+    return None if request.compare is None else _published(request.compare, results[0])
 
 
 def _published(name: str, results: Results) -> Published:

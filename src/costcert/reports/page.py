@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costcert import __version__
 from costcert.errors import CostcertError
@@ -18,6 +18,9 @@ from costcert.reports.style import defender_title
 from costcert.reports.tables import STYLE, PaperTable, html, paper_table
 from costcert.reports.tables.origins import Data, model_name
 from costcert.store.files import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TEMPLATE = "page.html.j2"
 
@@ -45,8 +48,13 @@ def page(
     published: Published | None = None,
     mixed: bool = False,
     title: str | None = None,
+    compared: Callable[..., Figure] | None = None,
 ) -> str:
-    """The page as text; the first run is the one the headline speaks of."""
+    """The page as text; the first run is the one the headline speaks of.
+
+    Args:
+        compared: draws the runs side by side, as wide as it is told.
+    """
     main = runs[0].results
     found = words.headline(main)
     table = paper_table([run.results for run in runs], ks, published, mixed=mixed)
@@ -59,6 +67,7 @@ def page(
         facts=_facts(main),
         table=html(table),
         table_style=STYLE,
+        compared=_compared(compared),
         runs=[_section(run, number) for number, run in enumerate(runs)],
         several=len(runs) > 1,
         version=__version__,
@@ -69,10 +78,10 @@ def page(
     return text
 
 
-def table_page(table: PaperTable, title: str) -> str:
-    """A page with one table on it, such as a leaderboard."""
+def table_page(table: PaperTable, title: str, *, compared: Callable[..., Figure] | None = None) -> str:
+    """A page with one table on it, such as a leaderboard, and the same as a figure."""
     text: str = _template("table.html.j2").render(
-        title=title, table=html(table), table_style=STYLE, version=__version__
+        title=title, table=html(table), table_style=STYLE, version=__version__, compared=_compared(compared)
     )
     return text
 
@@ -101,16 +110,20 @@ def _clean(results: Results, found: words.Headline) -> float:
     return float(results.tally.ranks[found.defender, found.patch][: found.k + 1].sum()) / results.images
 
 
+def _compared(draw: Callable[..., Figure] | None) -> list[dict[str, str]]:
+    return [] if draw is None else [_in_both_widths("comparison", draw(width=PAGE), draw(width=COLUMN))]
+
+
+def _in_both_widths(name: str, broad: Figure, narrow: Figure) -> dict[str, str]:
+    return {"broad": svg(broad, prefix=name), "narrow": svg(narrow, prefix=f"{name}-n")}
+
+
 def _section(run: Run, number: int) -> dict[str, Any]:
     results = run.results
     return {
         "name": results.name,
         "figures": [
-            {
-                "name": name,
-                "broad": svg(broad, prefix=f"{number}-{name}"),
-                "narrow": svg(narrow, prefix=f"{number}-{name}-n"),
-            }
+            _in_both_widths(f"{number}-{name}", broad, narrow)
             for (name, broad), narrow in zip(
                 figures(results, width=PAGE).items(), figures(results, width=COLUMN).values(), strict=True
             )

@@ -129,7 +129,8 @@ def _short(value: Any) -> str:
 def _why(path: Path, error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return f"the disk is full: {path} was not written; what was finished before it is kept"
-    return f"cannot write {path}: {(error.strerror or str(error)).lower()}"
+    # Arrow's own words would name the temporary file.
+    return f"cannot write {path}: {(os.strerror(error.errno) if error.errno else str(error)).lower()}"
 
 
 def _alive(process: int) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from costcert.reports.figures.accuracy import accuracy_by_k, accuracy_by_size
 from costcert.reports.figures.boxes import min_k_boxes
 from costcert.reports.figures.classes import accuracy_by_class
+from costcert.reports.figures.comparison import comparison
 from costcert.reports.figures.files import as_bytes, check_formats, svg
 from costcert.reports.figures.histogram import min_k_histogram
 from costcert.reports.results import Results
@@ -25,7 +26,9 @@ __all__ = [
     "accuracy_by_class",
     "accuracy_by_k",
     "accuracy_by_size",
+    "as_files",
     "check_formats",
+    "comparison",
     "figures",
     "min_k_boxes",
     "min_k_histogram",
@@ -61,12 +64,19 @@ def write_figures(
 ) -> list[Path]:
     """Write every figure in every format (svg, pdf, png), and say where."""
     formats = check_formats(formats)
-    drawn = {
-        Path(folder) / f"{name}.{kind}": as_bytes(figure, kind)
-        for name, figure in figures(results, width=width).items()
-        for kind in formats
-    }
-    for path, content in drawn.items():
+    files = as_files(figures(results, width=width), folder, formats)
+    for path, content in files:
         with whole_file(path) as temporary:
             temporary.write_bytes(content)
-    return list(drawn)
+    return [path for path, _ in files]
+
+
+def as_files(
+    drawn: Mapping[str, Figure], folder: str | Path, formats: Iterable[str]
+) -> list[tuple[Path, bytes]]:
+    """Where in the folder each figure belongs in each format, and its bytes."""
+    return [
+        (Path(folder) / f"{name}.{kind}", as_bytes(figure, kind))
+        for name, figure in drawn.items()
+        for kind in formats
+    ]

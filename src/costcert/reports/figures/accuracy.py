@@ -20,6 +20,7 @@ from costcert.reports.style import (
     PAGE,
     QUIET,
     TEXT_SIZE,
+    Key,
     Look,
     defender_keys,
     house_style,
@@ -47,12 +48,7 @@ def accuracy_by_size(results: Results, ks: Iterable[int] = (5, 10), *, width: fl
     """
     below = [k for k in dict.fromkeys(ks) if k < results.num_classes]
     ks = below or [max(1, results.num_classes - 1)]
-    grey = Look(QUIET, "", "-")
-    keys = [
-        *defender_keys(results.defenders),
-        ("certified", line(grey, linewidth=1.9)),
-        ("clean", line(grey, linewidth=0.9, color=tint(QUIET, 0.5))),
-    ]
+    keys = [*defender_keys(results.defenders), *metric_keys()]
     columns = columns_for(len(ks), width, 2.3)
     figure, panels = sheet(
         "Clean and certified accuracy by patch size",
@@ -84,7 +80,7 @@ def _sizes(axes: Axes, results: Results, table: pd.DataFrame, room: float) -> No
         rows = table[table["defender"] == defender].set_index("patch")
         mine = [patch for patch in known if patch in rows.index]
         places = [known[patch] for patch in mine]
-        axes.plot(places, 100 * rows.loc[mine, "clean"], label=f"{defender} clean", **_clean(look))
+        axes.plot(places, 100 * rows.loc[mine, "clean"], label=f"{defender} clean", **clean_style(look))
         axes.plot(
             places, 100 * rows.loc[mine, "certified"], label=f"{defender} certified", **line_style(look)
         )
@@ -103,13 +99,23 @@ def _side_by_side(axes: Axes, results: Results, table: pd.DataFrame, room: float
         clean, certified = 100 * rows["clean"], 100 * rows["certified"]
         axes.vlines(places, certified, clean, color=tint(look.colour, 0.45), linewidth=0.9)
         dots: dict[str, Any] = {"linestyle": "none"}
-        axes.plot(places, clean, label=f"{defender} clean", **{**_clean(look), **dots, "marker": "_"})
+        axes.plot(places, clean, label=f"{defender} clean", **{**clean_style(look), **dots, "marker": "_"})
         axes.plot(places, certified, label=f"{defender} certified", **{**line_style(look), **dots})
     axes.set_xlim(-0.6, len(patches) - 0.4)
     label_patches(axes, results, patches, room)
 
 
-def _clean(look: Look) -> dict[str, Any]:
+def metric_keys() -> list[Key]:
+    """What bold and thin lines are."""
+    grey = Look(QUIET, "", "-")
+    return [
+        ("certified", line(grey, linewidth=1.9)),
+        ("clean", line(grey, linewidth=0.9, color=tint(QUIET, 0.5))),
+    ]
+
+
+def clean_style(look: Look) -> dict[str, Any]:
+    """A thin, faded line of this look."""
     faded = tint(look.colour, 0.5)
     return {
         **line_style(look),
@@ -155,7 +161,7 @@ def accuracy_by_k(results: Results, patch: str | int | None = None, *, width: fl
         axes.set_title(patch_title(each))
         if place % columns == 0:
             axes.set_ylabel("Certified in %")
-    _label_ks(panels[0], ks)
+    label_ks(panels[0], ks)
     figure.supxlabel("k", size=TEXT_SIZE, color=QUIET)
     return figure
 
@@ -169,7 +175,8 @@ def shown_ks(num_classes: int) -> list[int]:
     return sorted({k for k in {*range(1, 11), *round_ones} if k < last} | {last})
 
 
-def _label_ks(axes: Axes, ks: list[int]) -> None:
+def label_ks(axes: Axes, ks: list[int]) -> None:
+    """Accuracy upwards and k to the right, on a logarithmic axis where there are many."""
     axes.set_ylim(0, 100)
     if ks[-1] > MOST_KS:
         axes.set_xscale("log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from costcert.errors import CostcertError
 from costcert.geometry.patches import Square, concrete, parse_patch
@@ -12,6 +12,8 @@ from costcert.reports.style import TEXT_SIZE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+T = TypeVar("T")
 
 LONGEST = 18
 MOST_PATCHES = 8
@@ -50,7 +52,11 @@ def asked(results: Results, patch: str | int) -> str:
 
 def few_patches(results: Results) -> tuple[list[str], str]:
     """As many patches as there is room for, first and last among them, and a word if some are left out."""
-    patches = in_order(results)
+    return evenly(in_order(results))
+
+
+def evenly(patches: list[T]) -> tuple[list[T], str]:
+    """Of many patches some at equal distances, and a word about it."""
     if len(patches) <= MOST_PATCHES:
         return patches, ""
     apart = (len(patches) - 1) / (MOST_PATCHES - 1)
