@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from costcert.chain import Chain, file_digest, follow, num_shards
 from costcert.check import Question
 from costcert.commands.progress import bar
 from costcert.errors import CostcertError, StoreError
+from costcert.locations import Location
 from costcert.store.parquet import read_npz, read_table, shard_path
 from costcert.votes import MOST_CLASSES
 
@@ -33,12 +33,12 @@ Row = Mapping[str, Any]
 class Request:
     """What was asked on the command line; no sample means every image."""
 
-    certificates: Path
-    votes: Path | None = None
+    certificates: Location
+    votes: Location | None = None
     sample: int | None = None
     seed: int = 0
     model: str | None = None
-    checkpoint: Path | None = None
+    checkpoint: Location | None = None
     data: str | None = None
     split: str | None = None
     replay: int | None = None
@@ -78,7 +78,7 @@ def run(request: Request) -> bool:
 
 
 @contextmanager
-def _damage_in_one_sentence(folder: Path) -> Iterator[None]:
+def _damage_in_one_sentence(folder: Location) -> Iterator[None]:
     """Plain code meets plain exceptions where a manifest or a table does not hold what it should."""
     try:
         yield
@@ -93,7 +93,7 @@ def _damage_in_one_sentence(folder: Path) -> Iterator[None]:
         raise StoreError(f"{folder} cannot be checked: {error}".replace("\n", " ")) from None
 
 
-def _followed(folder: Path, kind: str) -> Chain:
+def _followed(folder: Location, kind: str) -> Chain:
     if not (folder / "manifest.json").is_file():
         raise StoreError(f"{folder} holds no manifest.json: expected a folder of {kind}")
     chain = follow(folder)
@@ -102,7 +102,7 @@ def _followed(folder: Path, kind: str) -> Chain:
     return chain
 
 
-def _noted(console: Console, folder: Path, chain: Chain) -> list[str]:
+def _noted(console: Console, folder: Location, chain: Chain) -> list[str]:
     if not chain.sealed:
         console.print(f"Digests: {folder} has none; it was made by an older version, or is not finished")
     elif not chain.problems:
@@ -113,7 +113,7 @@ def _noted(console: Console, folder: Path, chain: Chain) -> list[str]:
 class _Ballots:
     """The votes that certificates came from: a folder, or an .npz."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self._chain = _followed(path, "votes") if path.is_dir() else None
         self._arrays = None if self._chain is not None else read_npz(path)

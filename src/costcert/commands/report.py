@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from costcert.commands.certify import parse_ks
 from costcert.errors import CostcertError
+from costcert.locations import Location
 from costcert.reports import words
 from costcert.reports.published import Published, published
 from costcert.reports.results import Results, read_results
@@ -28,14 +28,14 @@ _ENDINGS = (".html", ".tex", ".md", ".csv", ".json")
 class Request:
     """What was asked on the command line, as it was spelled."""
 
-    runs: Sequence[Path]
-    out: Path
+    runs: Sequence[Location]
+    out: Location
     names: Sequence[str] = ()
-    votes: Sequence[Path] = ()
+    votes: Sequence[Location] = ()
     data: str | None = None
     split: str | None = None
     compare: str | None = None
-    figures: Path | None = None
+    figures: Location | None = None
     formats: str = "svg,pdf"
     ks: str = "1-5"
     leaderboard: bool = False

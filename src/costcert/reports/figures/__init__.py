@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from costcert.locations import Location, locate
 from costcert.reports.figures.accuracy import accuracy_by_k, accuracy_by_size
 from costcert.reports.figures.boxes import min_k_boxes
 from costcert.reports.figures.classes import accuracy_by_class
@@ -57,12 +57,12 @@ def figures(results: Results, *, width: float = PAGE) -> dict[str, Figure]:
 
 
 def write_figures(
-    results: Results, folder: str | Path, formats: Iterable[str] = ("svg", "pdf"), *, width: float = PAGE
-) -> list[Path]:
+    results: Results, folder: str | Location, formats: Iterable[str] = ("svg", "pdf"), *, width: float = PAGE
+) -> list[Location]:
     """Write every figure in every format (svg, pdf, png), and say where."""
     formats = check_formats(formats)
     drawn = {
-        Path(folder) / f"{name}.{kind}": as_bytes(figure, kind)
+        locate(folder) / f"{name}.{kind}": as_bytes(figure, kind)
         for name, figure in figures(results, width=width).items()
         for kind in formats
     }
