@@ -172,11 +172,11 @@ class Url:
             yield self._store(), str(self)
         except CostcertError:
             raise
-        except FileNotFoundError as error:
-            why = str(error.strerror or "")
-            raise StoreError(f"cannot {doing} {self}: {_as_clause(why) or 'it is not there'}") from error
         except Exception as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            if isinstance(error, FileNotFoundError) and doing != "write":
+                # Of what is to be read, stores often say no more than its name.
+                reason = "it is not there"
             raise StoreError(f"cannot {doing} {self}: {_as_clause(reason)}") from error
 
     def _store(self) -> Any:
