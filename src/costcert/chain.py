@@ -9,11 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 SHARDS, MANIFEST = "shard_digests", "manifest_digest"
+
+
+class Folder(Protocol):
+    """A `pathlib.Path`, or what behaves like one."""
+
+    def __truediv__(self, name: str, /) -> Any: ...
+
+    def glob(self, pattern: str, /) -> Iterable[Any]: ...
 
 
 class Chain(NamedTuple):
@@ -31,7 +38,7 @@ class Chain(NamedTuple):
     problems: list[str]
 
 
-def follow(folder: Path) -> Chain:
+def follow(folder: Folder) -> Chain:
     """Hash every file of a folder and compare with what its manifest notes.
 
     Raises ValueError, KeyError, TypeError, AttributeError or OSError where there is nothing to compare.
@@ -69,7 +76,7 @@ def num_shards(manifest: Mapping[str, Any]) -> int:
     return count
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: Any) -> str:
     return _digest(path.read_bytes())
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from costcert import __version__
 from costcert.errors import CostcertError
+from costcert.locations import Location, locate
 
 # What only models, data and training need.
 _MODELS = ("torch", "torchvision", "timm", "safetensors", "accelerate", "PIL", "onnxruntime")
@@ -20,7 +20,7 @@ WhichMutants = Annotated[
     str | None, typer.Option("--ablation", help="What each mutant keeps; a trained model knows its own.")
 ]
 Weights = Annotated[
-    Path | None, typer.Option("--checkpoint", help="Weights: .safetensors, or a weights-only torch file.")
+    str | None, typer.Option("--checkpoint", help="Weights: .safetensors, or a weights-only torch file.")
 ]
 Pretrained = Annotated[
     bool, typer.Option("--pretrained", help="Use timm's own weights (fetched if need be).")
@@ -31,7 +31,7 @@ Hiding = Annotated[
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Which part of the data; test by default.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="So many images, by seed.")]
-Ids = Annotated[Path | None, typer.Option("--ids", help="A file of image ids, one a line.")]
+Ids = Annotated[str | None, typer.Option("--ids", help="A file of image ids, one a line.")]
 Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")]
 InputSize = Annotated[str | None, typer.Option("--image-size", help="At the model's input.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
@@ -54,6 +54,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _located(text: str | None) -> Location | None:
+    return None if text is None else locate(text)
 
 
 @contextmanager
@@ -91,7 +95,7 @@ def _root(
 
 @app.command()
 def certify(
-    votes: Annotated[Path, typer.Argument(help="A folder of votes, or an .npz with ballots and truth.")],
+    votes: Annotated[str, typer.Argument(help="A folder of votes, or an .npz with ballots and truth.")],
     patch: Annotated[
         str,
         typer.Option(
@@ -110,7 +114,7 @@ def certify(
         ),
     ] = "all",
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--out", "-o", help="Where to write: a folder (continued if begun), or a .parquet, .csv or .json."
         ),
@@ -148,7 +152,7 @@ def certify(
         int, typer.Option("--tau", min=0, help="Units by which soft ballots may be off, per label.")
     ] = 0,
     tuned: Annotated[
-        Path | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
+        str | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
     ] = None,
     engine: EngineName = "local",
     workers: Workers = None,
@@ -163,10 +167,10 @@ def certify(
     with _in_one_sentence():
         run(
             Request(
-                votes=votes,
+                votes=locate(votes),
                 patches=patch,
                 defenders=defender,
-                out=out,
+                out=_located(out),
                 ablation=ablation,
                 classes=classes,
                 image_size=image_size,
@@ -175,7 +179,7 @@ def certify(
                 hard=hard,
                 epsilon=epsilon,
                 tau=tau,
-                tuned=tuned,
+                tuned=_located(tuned),
                 engine=Spread(engine, workers, cpus, gpus, engine_option or ()),
             )
         )
@@ -184,15 +188,15 @@ def certify(
 @app.command()
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for votes, certificates and the page about them.")
-    ] = Path("costcert-demo"),
+        str, typer.Option("--out", "-o", help="Folder for votes, certificates and the page about them.")
+    ] = "costcert-demo",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only so many of the images.")] = None,
 ) -> None:
     """Certify clothes that come with the package, from pixels to proof, in plain words."""
     with _in_one_sentence():
         from costcert.commands.demo import Request, run
 
-        run(Request(out=out, limit=limit))
+        run(Request(out=locate(out), limit=limit))
 
 
 @app.command()
@@ -209,7 +213,7 @@ def vote(
             "hf:NAME, sample.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the votes; continued if begun.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder for the votes; continued if begun.")],
     ablation: WhichMutants = None,
     checkpoint: Weights = None,
     pretrained: Pretrained = False,
@@ -245,7 +249,7 @@ def vote(
     ] = False,
     download: Annotated[bool, typer.Option("--download", help="Fetch data that are not there.")] = False,
     tuned: Annotated[
-        Path | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
+        str | None, typer.Option("--tuned", help="Vote as `costcert tune` chose: its .json file.")
     ] = None,
     adaptive: Annotated[
         bool, typer.Option("--adaptive", help="Ask each image only until --patch and --k are decided.")
@@ -269,8 +273,8 @@ def vote(
             Request(
                 model=model,
                 data=data,
-                out=out,
-                checkpoint=checkpoint,
+                out=locate(out),
+                checkpoint=_located(checkpoint),
                 pretrained=pretrained,
                 classes=classes,
                 image_size=image_size,
@@ -284,13 +288,13 @@ def vote(
                 download=download,
                 limit=limit,
                 seed=seed,
-                ids=ids,
+                ids=_located(ids),
                 ablation=ablation,
                 soft=soft,
                 shard_size=shard_size,
                 skip_corrupt=skip_corrupt,
                 probe=probe,
-                tuned=tuned,
+                tuned=_located(tuned),
                 adaptive=adaptive,
                 patches=patch,
                 ks=ks,
@@ -312,7 +316,7 @@ def train(
         ),
     ],
     ablation: Annotated[str, typer.Option("--ablation", help="What each mutant keeps, as in columns:19.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model; continued if begun.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder for the model; continued if begun.")],
     split: Annotated[str, typer.Option("--split", help="Which part of the data to train on.")] = "train",
     validation: Annotated[
         str | None, typer.Option("--validation", help="Images to validate on; a part held out by default.")
@@ -360,7 +364,7 @@ def train(
         str | None, typer.Option("--image-size", help="Side, or height x width, at the model's input.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Weights to start from: .safetensors or weights-only.")
+        str | None, typer.Option("--checkpoint", help="Weights to start from: .safetensors or weights-only.")
     ] = None,
     pretrained: Annotated[
         bool, typer.Option("--pretrained", help="Start from timm's own weights (fetched if need be).")
@@ -380,7 +384,7 @@ def train(
                 model=model,
                 data=data,
                 ablation=ablation,
-                out=out,
+                out=locate(out),
                 split=split,
                 validation=validation,
                 holdout=holdout,
@@ -405,7 +409,7 @@ def train(
                 },
                 hide=hide,
                 image_size=image_size,
-                checkpoint=checkpoint,
+                checkpoint=_located(checkpoint),
                 pretrained=pretrained,
                 device=device,
                 precision=precision,
@@ -418,11 +422,11 @@ def train(
 
 @app.command()
 def tune(
-    votes: Annotated[Path, typer.Argument(help="Votes of validation images, soft and of all mutants.")],
+    votes: Annotated[str, typer.Argument(help="Votes of validation images, soft and of all mutants.")],
     patch: Annotated[str, typer.Option("--patch", "-p", help="Patches that count, as in 2,5 or 2%.")],
     ks: Annotated[str, typer.Option("--k", help="List lengths that count, as in 1,5.")] = "1,5",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The .json file for the choice; beside the votes.")
+        str | None, typer.Option("--out", "-o", help="The .json file for the choice; beside the votes.")
     ] = None,
     most_passes: Annotated[
         int | None, typer.Option("--most-passes", min=1, help="Let at most so many mutants vote.")
@@ -437,10 +441,10 @@ def tune(
 
         run(
             Request(
-                votes=votes,
+                votes=locate(votes),
                 patches=patch,
                 ks=ks,
-                out=out,
+                out=_located(out),
                 most_passes=most_passes,
                 temperature=temperature,
             )
@@ -449,13 +453,13 @@ def tune(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of certificates, or .json files of results.")],
+    runs: Annotated[list[str], typer.Argument(help="Folders of certificates, or .json files of results.")],
     out: Annotated[
-        Path,
+        str,
         typer.Option("--out", "-o", help="The report: .html (a page), .tex, .md, .csv or .json (results)."),
-    ] = Path("report.html"),
+    ] = "report.html",
     votes: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option("--votes", help="Votes of each run, for single images and classes."),
     ] = None,
     data: Annotated[str | None, typer.Option("--data", help="Where the images are, to show some.")] = None,
@@ -467,9 +471,7 @@ def report(
         typer.Option("--compare", help="Published numbers beside: paper, or imagenet, gtsrb, cifar100."),
     ] = None,
     ks: Annotated[str, typer.Option("--k", help="List lengths, as in 1-5 or 1,5,10.")] = "1-5",
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="Folder for the figures as files.")
-    ] = None,
+    figures: Annotated[str | None, typer.Option("--figures", help="Folder for the figures as files.")] = None,
     formats: Annotated[str, typer.Option("--formats", help="Of those files: svg, pdf.")] = "svg,pdf",
     defender: Annotated[
         str | None,
@@ -487,14 +489,14 @@ def report(
 
         run(
             Request(
-                runs=runs,
-                out=out,
+                runs=[locate(each) for each in runs],
+                out=locate(out),
                 names=name or (),
-                votes=votes or (),
+                votes=[locate(each) for each in votes or ()],
                 data=data,
                 split=split,
                 compare=compare,
-                figures=figures,
+                figures=_located(figures),
                 formats=formats,
                 ks=ks,
                 defenders=defender,
@@ -509,20 +511,20 @@ def report(
 @app.command()
 def explore(
     source: Annotated[
-        Path | None, typer.Argument(help="A folder of votes or of certificates.", show_default=False)
+        str | None, typer.Argument(help="A folder of votes or of certificates.", show_default=False)
     ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Show the clothes that come with the package.")
     ] = False,
     votes: Annotated[
-        Path | None, typer.Option("--votes", help="Where the ballots of these certificates are.")
+        str | None, typer.Option("--votes", help="Where the ballots of these certificates are.")
     ] = None,
     data: Annotated[str | None, typer.Option("--data", help="Where the images are, to show them.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Which part of the data.")] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="The model that voted, to ask it about new pictures.")
     ] = None,
-    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="Its weights.")] = None,
+    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help="Its weights.")] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Only the first so many images.")
     ] = None,
@@ -546,13 +548,13 @@ def explore(
 
         run(
             Request(
-                source=source,
+                source=_located(source),
                 demo=demo,
-                votes=votes,
+                votes=_located(votes),
                 data=data,
                 split=split,
                 model=model,
-                checkpoint=checkpoint,
+                checkpoint=_located(checkpoint),
                 limit=limit,
                 host=host,
                 port=port,
@@ -567,10 +569,10 @@ def explore(
 @app.command()
 def check(
     certificates: Annotated[
-        Path, typer.Argument(help="A folder of certificates, or a .parquet, .csv or .json of certify.")
+        str, typer.Argument(help="A folder of certificates, or a .parquet, .csv or .json of certify.")
     ],
     votes: Annotated[
-        Path | None, typer.Option("--votes", help="The votes they came from, to derive them again.")
+        str | None, typer.Option("--votes", help="The votes they came from, to derive them again.")
     ] = None,
     sample: Annotated[
         int | None, typer.Option("--sample", min=1, help="Derive for so many images; 50 by default.")
@@ -581,7 +583,7 @@ def check(
         str | None, typer.Option("--model", "-m", help="The model, to compare its weights with those noted.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Weights of a timm: or strip: model.")
+        str | None, typer.Option("--checkpoint", help="Weights of a timm: or strip: model.")
     ] = None,
     data: Annotated[str | None, typer.Option("--data", help="The images, for --replay.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Which part of the data.")] = None,
@@ -599,7 +601,7 @@ def check(
     hard: Annotated[bool, typer.Option("--hard", help="As certify was told, for a .csv.")] = False,
     epsilon: Annotated[str | None, typer.Option("--epsilon", help="As certify was told, for a .csv.")] = None,
     tau: Annotated[int | None, typer.Option("--tau", help="As certify was told, for a .csv.")] = None,
-    tuned: Annotated[Path | None, typer.Option("--tuned", help="As certify was told, for a .csv.")] = None,
+    tuned: Annotated[str | None, typer.Option("--tuned", help="As certify was told, for a .csv.")] = None,
 ) -> None:
     """Check certificates: every byte by its digest, and what they say by a second, plain derivation."""
     with _in_one_sentence():
@@ -609,16 +611,16 @@ def check(
 
         good = run(
             Request(
-                certificates=certificates,
-                votes=votes,
+                certificates=locate(certificates),
+                votes=_located(votes),
                 sample=None if everything else sample or 50,
                 seed=seed,
                 model=model,
-                checkpoint=checkpoint,
+                checkpoint=_located(checkpoint),
                 data=data,
                 split=split,
                 replay=replay,
-                asked=Asked(ablation, classes, image_size, ties, hard, epsilon, tau, tuned),
+                asked=Asked(ablation, classes, image_size, ties, hard, epsilon, tau, _located(tuned)),
             )
         )
         if not good:
@@ -633,7 +635,7 @@ def attack(
     ],
     data: Annotated[str, typer.Option("--data", help="Images, spelled as for vote.")],
     patch: Annotated[str, typer.Option("--patch", "-p", help="One patch, spelled as for certify.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for what is found; continued if begun.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder for what is found; continued if begun.")],
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="The list the true label is to leave.")] = 1,
     defender: Annotated[
         str, typer.Option("--defender", "-d", help="Who predicts and certifies: costcert, patchguard, ...")
@@ -680,8 +682,8 @@ def attack(
                 voting.Request(
                     model=model,
                     data=data,
-                    out=out,
-                    checkpoint=checkpoint,
+                    out=locate(out),
+                    checkpoint=_located(checkpoint),
                     pretrained=pretrained,
                     classes=classes,
                     image_size=image_size,
@@ -691,7 +693,7 @@ def attack(
                     split=split,
                     limit=limit,
                     seed=seed,
-                    ids=ids,
+                    ids=_located(ids),
                     ablation=ablation,
                     soft=soft,
                     shard_size=shard_size,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from costcert.datasets.base import Dataset as Images
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Region
+from costcert.locations import Location, fetched
 from costcert.models.checkpoints import head_name
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
@@ -90,7 +90,7 @@ class Trainer:
         preprocessing: Preprocessing,
         regions: list[Region],
         recipe: Recipe,
-        folder: Path,
+        folder: Location,
         *,
         identity: dict[str, Any],
         precision: str = "no",
@@ -211,18 +211,19 @@ class Trainer:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return 0
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            self._plain.network.load_state_dict(state["network"])
-            if self._average.shadow is not None:
-                self._average.shadow.network.load_state_dict(state["average"])
-            self._average.steps = int(state["steps"])
-            optimizer.load_state_dict(state["optimizer"])
-            return int(state["epoch"])
-        except Exception as error:
-            raise CostcertError(
-                f"{path} is damaged or of another network: remove it to start again"
-            ) from error
+        with fetched(path) as file:
+            try:
+                state = torch.load(file, map_location="cpu", weights_only=True)
+                self._plain.network.load_state_dict(state["network"])
+                if self._average.shadow is not None:
+                    self._average.shadow.network.load_state_dict(state["average"])
+                self._average.steps = int(state["steps"])
+                optimizer.load_state_dict(state["optimizer"])
+                return int(state["epoch"])
+            except Exception as error:
+                raise CostcertError(
+                    f"{path} is damaged or of another network: remove it to start again"
+                ) from error
 
 
 class _Shuffled(Sampler[int]):

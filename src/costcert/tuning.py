@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation, Blocks, Columns, Rows, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import all_whole, whole
+from costcert.locations import Location
 from costcert.store.files import read_json, write_json
 from costcert.votes import Votes
 
@@ -168,11 +168,11 @@ class Tuning:
             ],
         }
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Location) -> None:
         write_json(path, self.to_json())
 
 
-def read_tuned(path: Path) -> tuple[Setting, int | None]:
+def read_tuned(path: Location) -> tuple[Setting, int | None]:
     """The setting of a file that `tune` wrote, and how many labels its soft ballots name."""
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:

@@ -12,12 +12,12 @@ what is hard to read never makes an accuracy better.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, overload
 
 from costcert.datasets.base import Dataset
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import whole
+from costcert.locations import Location, locate
 from costcert.models.classifier import Classifier, Soft
 from costcert.polling import Poll
 from costcert.questions import Question
@@ -55,7 +55,7 @@ def vote(
     ablation: Ablation | str,
     *,
     soft: Soft | None = ...,
-    out: str | Path,
+    out: str | Location,
     shard_size: int | None = ...,
     skip_corrupt: bool = ...,
     until: Question | None = ...,
@@ -70,7 +70,7 @@ def vote(
     ablation: Ablation | str,
     *,
     soft: Soft | None = None,
-    out: str | Path | None = None,
+    out: str | Location | None = None,
     shard_size: int | None = None,
     skip_corrupt: bool = False,
     until: Question | None = None,
@@ -81,7 +81,7 @@ def vote(
 
     Args:
         soft: also make soft ballots, this way.
-        out: a folder to write to, or to go on with; otherwise the votes stay in memory.
+        out: a folder or a URL to write to, or to go on with; otherwise the votes stay in memory.
         shard_size: images per shard of that folder.
         skip_corrupt: count an image that cannot be read as wrong, instead of stopping there.
         until: ask each image's mutants only until this is decided.
@@ -96,7 +96,7 @@ def vote(
         tell(0, len(dataset))
         (votes,) = poll.shards([range(len(dataset))], about, lambda done: tell(done, len(dataset)))
         return votes
-    source = begin(Path(out), poll, shard_size, probe)
+    source = begin(locate(out), poll, shard_size, probe)
     missing = source.missing()
     before = source.num_images - sum(source.shard_length(number) for number in missing)
     tell(before, source.num_images)
@@ -105,7 +105,7 @@ def vote(
     return source
 
 
-def begin(folder: Path, poll: Poll, shard_size: int | None = None, probe: bool = False) -> VotesFolder:
+def begin(folder: Location, poll: Poll, shard_size: int | None = None, probe: bool = False) -> VotesFolder:
     """A folder for these votes, or one to go on with if what is there is of the same run."""
     begun: Mapping[str, Any] = VotesFolder(folder).manifest if (folder / MANIFEST).is_file() else {"made": {}}
     if shard_size is None:

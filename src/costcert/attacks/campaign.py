@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import whole
+from costcert.locations import Location, locate
 from costcert.models.classifier import Classifier, Pixels, Soft
 from costcert.polling import Poll
 from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep, write_json
@@ -47,7 +47,7 @@ def attack(
     dataset: Dataset,
     patch: AnyPatch,
     k: int,
-    out: str | Path,
+    out: str | Location,
     *,
     ablation: Ablation | str | None = None,
     defender: str = "costcert",
@@ -79,7 +79,7 @@ def attack(
     if universal not in (None, "fixed", "random"):
         raise SpellingError(f"a universal patch is fixed or random, got {universal!r}")
     judge = Judge(model, kept, wanted, defender=defender, soft=soft)
-    campaign = _Campaign(judge, dataset, k, Path(out), effort or Effort(), universal, seed)
+    campaign = _Campaign(judge, dataset, k, locate(out), effort or Effort(), universal, seed)
     return campaign.run(shard_size, progress or (lambda done, images: None))
 
 
@@ -89,7 +89,7 @@ class _Campaign:
         judge: Judge,
         dataset: Dataset,
         k: int,
-        folder: Path,
+        folder: Location,
         effort: Effort,
         universal: str | None,
         seed: int,

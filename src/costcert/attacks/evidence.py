@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from costcert.attacks.attempts import Attempt
 from costcert.attacks.judging import Judge, Positions, differing
 from costcert.attacks.spots import Sites
 from costcert.errors import CostcertError
+from costcert.locations import Location
 from costcert.models.classifier import Pixels
 from costcert.store.files import whole_file, write_json
 from costcert.votes import Votes
@@ -42,7 +42,7 @@ class Inspector:
         clean: Pixels,
         votes: Votes,
         min_k: Positions,
-        folder: Path,
+        folder: Location,
         about: Mapping[str, Any],
     ) -> None:
         self.judge, self.sites = judge, sites

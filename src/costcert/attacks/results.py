@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from costcert.errors import StoreError
+from costcert.locations import Location
 from costcert.store.parquet import list_column, lists, plain_column, read_table, shard_path, write_table
 
 VERSION = 1
@@ -57,13 +57,13 @@ class Results:
         names = [field.name for field in fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
-    def write(self, folder: Path, number: int) -> None:
+    def write(self, folder: Location, number: int) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         table = {name: lists(v) if v.ndim == 2 else pa.array(v.tolist()) for name, v in columns.items()}
         write_table(pa.table(table), shard_path(folder, number))
 
     @classmethod
-    def read(cls, folder: Path, number: int, rows: int) -> Results:
+    def read(cls, folder: Location, number: int, rows: int) -> Results:
         path = shard_path(folder, number)
         table = read_table(path)
         if table.num_rows != rows:

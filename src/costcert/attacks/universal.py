@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from costcert.attacks.judging import Judge
 from costcert.attacks.painting import Batch, Painter, mutants_at_once, normalised, step_sizes
 from costcert.attacks.spots import Places, Prices, Sites
 from costcert.errors import StoreError
+from costcert.locations import Location
 from costcert.models.classifier import Pixels
 from costcert.store.files import whole_file
 from costcert.store.parquet import read_npz
@@ -62,13 +62,13 @@ class UniversalPatch:
                 best = attempt if attempt.better_than(best) else best
         return best
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Location) -> None:
         places = np.array([] if self.places is None else self.places, dtype=np.int64).reshape(-1, 2)
         with whole_file(folder / FILE) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, pixels=self.pixels, places=places)
 
     @classmethod
-    def load(cls, folder: Path) -> UniversalPatch:
+    def load(cls, folder: Location) -> UniversalPatch:
         arrays = read_npz(folder / FILE)
         if not {"pixels", "places"} <= set(arrays) or arrays["pixels"].dtype != np.uint8:
             raise StoreError(f"{folder / FILE} holds no universal patch: remove it, and it is made again")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +20,7 @@ from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import as_image_size
 from costcert.geometry.touch import touched
+from costcert.locations import Location
 from costcert.metrics import Tally
 from costcert.reports.terminal import print_accuracy
 from costcert.store.certificates import CertificatesPlan, certificates_manifest
@@ -37,10 +37,10 @@ _STEP = 512
 class Request:
     """What was asked on the command line, as it was spelled."""
 
-    votes: Path
+    votes: Location
     patches: str
     defenders: str
-    out: Path | None
+    out: Location | None
     ablation: str | None
     classes: int | None
     image_size: str | None
@@ -49,7 +49,7 @@ class Request:
     hard: bool
     epsilon: str | None
     tau: int
-    tuned: Path | None = None
+    tuned: Location | None = None
     engine: Spread = field(default_factory=Spread)
 
 
@@ -182,7 +182,8 @@ class _Work:
 def _tuned(request: Request) -> Setting:
     if request.hard or request.ablation is not None:
         raise CostcertError("--tuned says which mutants vote and how softly: leave --ablation and --hard out")
-    setting, _ = read_tuned(request.tuned or Path())
+    assert request.tuned is not None
+    setting, _ = read_tuned(request.tuned)
     return setting
 
 
@@ -211,7 +212,7 @@ def _open(request: Request) -> VotesSource:
     )
 
 
-def _fill_folder(request: Request, folder: Path, work: _Work, tally: Tally) -> None:
+def _fill_folder(request: Request, folder: Location, work: _Work, tally: Tally) -> None:
     plan = CertificatesPlan.begin(folder, work.manifest(), work.source.num_shards)
     if request.engine.is_spread:
         there = replace(request, votes=request.votes.resolve(), out=folder.resolve())
@@ -234,11 +235,9 @@ class CertifyJob:
     request: Request
 
     def open(self) -> Callable[[int], None]:
+        assert self.request.out is not None
         source = _open(self.request)
-        work, plan = (
-            _Work(self.request, source),
-            CertificatesPlan(self.request.out or Path(), source.num_shards),
-        )
+        work, plan = _Work(self.request, source), CertificatesPlan(self.request.out, source.num_shards)
         return lambda number: plan.write(work.certify(source.shard(number)), number)
 
 
@@ -250,7 +249,7 @@ class _Filling:
         self.missing, self.seal, self.shard_length = plan.missing, plan.seal, votes.shard_length
 
 
-def _export(path: Path, work: _Work, tally: Tally, ks: list[int]) -> None:
+def _export(path: Location, work: _Work, tally: Tally, ks: list[int]) -> None:
     with Export(path, work.manifest()) as export:
         for certificates in work.shards(range(work.source.num_shards)):
             export.add(certificates)

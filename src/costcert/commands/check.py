@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from costcert.check import Question
 from costcert.commands.progress import bar
 from costcert.commands.stored import Row, Stored, StoredFile, StoredFolder, digests, followed, is_file
 from costcert.errors import CostcertError, StoreError
+from costcert.locations import Location
 from costcert.store.parquet import read_npz, read_table, shard_path
 from costcert.votes import MOST_CLASSES
 
@@ -39,19 +39,19 @@ class Asked:
     hard: bool = False
     epsilon: str | None = None
     tau: int | None = None
-    tuned: Path | None = None
+    tuned: Location | None = None
 
 
 @dataclass(frozen=True)
 class Request:
     """What was asked on the command line; no sample means every image."""
 
-    certificates: Path
-    votes: Path | None = None
+    certificates: Location
+    votes: Location | None = None
     sample: int | None = None
     seed: int = 0
     model: str | None = None
-    checkpoint: Path | None = None
+    checkpoint: Location | None = None
     data: str | None = None
     split: str | None = None
     replay: int | None = None
@@ -104,17 +104,18 @@ def _stored(request: Request, ballots: _Ballots | None) -> Stored:
         return StoredFolder(path)
     if ballots is None:
         raise CostcertError(f"{path} has no digests, only rows: pass --votes with the votes it came from")
-    return StoredFile(path, ballots.count, lambda *cases: _as_certified(request, *cases))
+    return StoredFile(path, ballots.count, lambda *cases: _as_certified(request.asked, ballots.path, *cases))
 
 
-def _as_certified(request: Request, defenders: list[str], patches: list[str]) -> Mapping[str, Any]:
+def _as_certified(
+    asked: Asked, votes: Location, defenders: list[str], patches: list[str]
+) -> Mapping[str, Any]:
     """The manifest of certificates that were asked for like this."""
     from costcert.commands import certify
 
-    asked = request.asked
     return certify.manifest_of(
         certify.Request(
-            votes=request.votes or Path(),
+            votes=votes,
             patches=",".join(patches),
             defenders=",".join(defenders),
             out=None,
@@ -132,7 +133,7 @@ def _as_certified(request: Request, defenders: list[str], patches: list[str]) ->
 
 
 @contextmanager
-def _damage_in_one_sentence(folder: Path) -> Iterator[None]:
+def _damage_in_one_sentence(folder: Location) -> Iterator[None]:
     """Plain code meets plain exceptions where a manifest or a table does not hold what it should."""
     try:
         yield
@@ -150,7 +151,7 @@ def _damage_in_one_sentence(folder: Path) -> Iterator[None]:
 class _Ballots:
     """The votes that certificates came from: a folder, or an .npz."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self._chain = followed(path, "votes") if path.is_dir() else None
         self._arrays = None if self._chain is not None else read_npz(path)

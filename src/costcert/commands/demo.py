@@ -18,6 +18,7 @@ from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
 from costcert.geometry.patches import Square
 from costcert.geometry.touch import touched
+from costcert.locations import Location
 from costcert.models.classifier import Soft
 from costcert.models.loading import load_model
 from costcert.reports.terminal import print_accuracy
@@ -35,7 +36,7 @@ SOFT = Soft(temperature=0.25, best=4)
 class Request:
     """What was asked on the command line."""
 
-    out: Path = Path("costcert-demo")
+    out: Location = Path("costcert-demo")
     limit: int | None = None
 
 
@@ -72,7 +73,7 @@ def run(request: Request) -> None:
     _keep(console, request.out, votes, hard, soft)
 
 
-def _keep(console: Console, folder: Path, votes: Votes, hard: Certificates, soft: Certificates) -> None:
+def _keep(console: Console, folder: Location, votes: Votes, hard: Certificates, soft: Certificates) -> None:
     """Votes and certificates, and the page about them where the packages that draw it are installed."""
     write_votes(votes, folder / "votes")
     write_certificates(hard, folder / "certs", votes=votes.hard())

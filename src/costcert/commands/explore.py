@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rich.console import Console
 from costcert.certificates import Certificates
 from costcert.commands.progress import bar
 from costcert.errors import CostcertError
+from costcert.locations import Location, locate
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import MANIFEST, read_json
 from costcert.store.votes import VotesFolder, read_votes
@@ -40,13 +40,13 @@ MOST_BALLOTS = 1 << 28
 class Request:
     """What was asked on the command line, as it was spelled."""
 
-    source: Path | None = None
+    source: Location | None = None
     demo: bool = False
-    votes: Path | None = None
+    votes: Location | None = None
     data: str | None = None
     split: str | None = None
     model: str | None = None
-    checkpoint: Path | None = None
+    checkpoint: Location | None = None
     limit: int | None = None
     host: str = "127.0.0.1"
     port: int | None = None
@@ -129,7 +129,7 @@ class _Found:
     manifest: Mapping[str, Any]
 
 
-def _read(source: Path, request: Request) -> _Found:
+def _read(source: Location, request: Request) -> _Found:
     manifest = read_json(source / MANIFEST) if (source / MANIFEST).is_file() else {}
     if not isinstance(manifest, dict) or manifest.get("format") != "costcert certificates":
         return _Found(_limited(VotesFolder(source), request.limit), None, {})
@@ -189,7 +189,7 @@ def _pictures(votes: Votes, request: Request) -> Pictures | None:
     return Pictures(data, how.prepare)
 
 
-def _name(votes: Votes, source: Path) -> str:
+def _name(votes: Votes, source: Location) -> str:
     return str((votes.about.get("data") or {}).get("name") or source.name)
 
 
@@ -201,7 +201,7 @@ def _model(request: Request, votes: Votes) -> Classifier:
     assert request.model is not None
     made: Mapping[str, Any] = votes.about.get("model") or {}
     how: dict[str, Any] = {}
-    if not Path(request.model).exists() and made.get("preprocessing"):
+    if not locate(request.model).exists() and made.get("preprocessing"):
         how["preprocessing"] = Preprocessing.from_json(made["preprocessing"])
     model = load_model(
         request.model,

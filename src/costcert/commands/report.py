@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from costcert.commands.certify import parse_ks, parse_list
 from costcert.errors import CostcertError
+from costcert.locations import Location
 from costcert.reports import words
 from costcert.reports.published import Published, published
 from costcert.reports.results import Results, read_results
@@ -33,14 +33,14 @@ _ENDINGS = (".html", ".tex", ".md", ".csv", ".json")
 class Request:
     """What was asked on the command line, as it was spelled."""
 
-    runs: Sequence[Path]
-    out: Path
+    runs: Sequence[Location]
+    out: Location
     names: Sequence[str] = ()
-    votes: Sequence[Path] = ()
+    votes: Sequence[Location] = ()
     data: str | None = None
     split: str | None = None
     compare: str | None = None
-    figures: Path | None = None
+    figures: Location | None = None
     formats: str = "svg,pdf"
     ks: str = "1-5"
     defenders: str | None = None
@@ -54,7 +54,7 @@ def run(request: Request) -> None:
     console = Console(highlight=False, soft_wrap=True)
     results = _read(request)
     # Drawn before anything is written, so that a bad request leaves no trace.
-    drawn = [] if request.figures is None else list(_draw(request, results))
+    drawn = [] if request.figures is None else list(_draw(request, request.figures, results))
     _write(request, results)
     for path, content in drawn:
         with whole_file(path) as temporary:
@@ -91,11 +91,11 @@ def _read(request: Request) -> list[Results]:
     ]
 
 
-def _draw(request: Request, results: list[Results]) -> Iterator[tuple[Path, bytes]]:
+def _draw(request: Request, folder: Location, results: list[Results]) -> Iterator[tuple[Location, bytes]]:
     """Figures of each run, and the one of all runs and of published numbers."""
     from costcert.reports.figures import as_files, check_formats, figures
 
-    folder, formats = request.figures or Path(), check_formats(request.formats.split(","))
+    formats = check_formats(request.formats.split(","))
     compared = _comparison(request, results)
     if compared is not None:
         yield from as_files({"comparison": compared()}, folder, formats)

@@ -12,6 +12,7 @@ from costcert.commands.progress import bar
 from costcert.engines import Job, Resources, find_engine
 from costcert.engines.base import parse_options
 from costcert.engines.on_local import place
+from costcert.locations import Location
 
 # Seconds between two looks whether the others are done.
 _PATIENCE = 0.2
@@ -35,7 +36,7 @@ class Spread:
 class Folder(Protocol):
     """A folder of shards in the making."""
 
-    folder: Path
+    folder: Location
     num_images: int
 
     def missing(self) -> list[int]: ...
@@ -64,7 +65,8 @@ def spread(how: Spread, job: Job, doing: str, *, begin: Callable[[], AnyFolder])
             done += source.shard_length(number)
             tell(done, source.num_images)
 
-        logs = source.folder.with_name("costcert-jobs")
+        # Engines write logs to files of this machine.
+        logs = source.folder.with_name("costcert-jobs") if isinstance(source.folder, Path) else None
         engine(job, missing, Resources(how.workers, how.cpus, how.gpus, options, logs), one_more)
         while rank == 0 and source.missing():
             # The shards of other ranks; torchrun ends us all if one of them fails.

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from costcert.chain import Chain, follow, num_shards
 from costcert.errors import StoreError
+from costcert.locations import Location
 from costcert.metrics import wilson
 from costcert.store.exports import EXPORTS
 from costcert.store.parquet import read_table, shard_path
@@ -57,7 +57,7 @@ class Stored(Protocol):
 class StoredFolder:
     """A folder that `certify` made."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Location) -> None:
         self._folder = folder
         self._chain = followed(folder, "certificates")
         self.manifest: Manifest = self._chain.manifest
@@ -83,7 +83,9 @@ class StoredFile:
         asked: makes the manifest that a .csv lacks, of its defenders and patches.
     """
 
-    def __init__(self, path: Path, images: int, asked: Callable[[list[str], list[str]], Manifest]) -> None:
+    def __init__(
+        self, path: Location, images: int, asked: Callable[[list[str], list[str]], Manifest]
+    ) -> None:
         self._path = path
         self._accuracy: list[Row] | None = None
         self._all: Sequence[Row]
@@ -159,11 +161,11 @@ class _Rows(Sequence[Row]):
         return self._table.slice(place, 1).to_pylist()[0]
 
 
-def is_file(path: Path) -> bool:
+def is_file(path: Location) -> bool:
     return path.suffix in EXPORTS and path.is_file()
 
 
-def followed(folder: Path, kind: str) -> Chain:
+def followed(folder: Location, kind: str) -> Chain:
     """The digests of a folder of this kind."""
     if not (folder / "manifest.json").is_file():
         raise StoreError(f"{folder} holds no manifest.json: expected a folder of {kind}")
@@ -173,7 +175,7 @@ def followed(folder: Path, kind: str) -> Chain:
     return chain
 
 
-def digests(console: Console, folder: Path, chain: Chain) -> list[str]:
+def digests(console: Console, folder: Location, chain: Chain) -> list[str]:
     """Say whether a folder is as its digests say; what is not."""
     if not chain.sealed:
         console.print(f"Digests: {folder} has none; it was made by an older version, or is not finished")
@@ -182,21 +184,23 @@ def digests(console: Console, folder: Path, chain: Chain) -> list[str]:
     return [f"{folder}: {problem}" for problem in chain.problems]
 
 
-def _said(path: Path) -> Manifest:
+def _said(path: Location) -> Manifest:
     """What a Parquet file says about itself."""
-    about = (pq.read_schema(path).metadata or {}).get(b"costcert")
+    with path.open("rb") as file:
+        about = (pq.read_schema(file).metadata or {}).get(b"costcert")
     if about is None:
         raise StoreError(f"{path} does not say how it was certified: costcert certify did not make it")
     manifest: Manifest = json.loads(about)
     return manifest
 
 
-def _csv(path: Path) -> Any:
-    return pc.read_csv(
-        path,
-        parse_options=pc.ParseOptions(newlines_in_values=True),
-        convert_options=pc.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS)),
-    )
+def _csv(path: Location) -> Any:
+    with path.open("rb") as file:
+        return pc.read_csv(
+            file,
+            parse_options=pc.ParseOptions(newlines_in_values=True),
+            convert_options=pc.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS)),
+        )
 
 
 def _asked_for(rows: _Rows, images: int) -> tuple[list[str], list[str]]:

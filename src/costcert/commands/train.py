@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +14,7 @@ from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import Subset, limited
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
+from costcert.locations import Location
 from costcert.recipes import Recipe, find_recipe
 
 
@@ -25,7 +25,7 @@ class Request:
     model: str
     data: str
     ablation: str
-    out: Path
+    out: Location
     split: str = "train"
     validation: str | None = None
     holdout: float = 0.1
@@ -33,7 +33,7 @@ class Request:
     settings: dict[str, Any] = field(default_factory=dict)
     hide: str | None = None
     image_size: str | None = None
-    checkpoint: Path | None = None
+    checkpoint: Location | None = None
     pretrained: bool = False
     device: str = "cpu"
     precision: str = "no"

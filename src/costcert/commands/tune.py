@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from costcert.commands.certify import parse_ks, parse_list
 from costcert.commands.progress import bar
+from costcert.locations import Location
 from costcert.store.votes import read_votes
 from costcert.tuning import TUNED, Tuning, tune
 
@@ -19,10 +19,10 @@ from costcert.tuning import TUNED, Tuning, tune
 class Request:
     """What was asked on the command line, as it was spelled."""
 
-    votes: Path
+    votes: Location
     patches: str
     ks: str = "1,5"
-    out: Path | None = None
+    out: Location | None = None
     most_passes: int | None = None
     temperature: float | None = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from rich.console import Console
 
@@ -17,6 +16,7 @@ from costcert.datasets.subsets import limited, read_ids, with_ids
 from costcert.engines.on_local import place
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.locations import Location
 from costcert.models.classifier import Classifier, Soft
 from costcert.models.shipped import model_folder
 from costcert.polling import Poll
@@ -32,8 +32,8 @@ class Request:
 
     model: str
     data: str
-    out: Path
-    checkpoint: Path | None = None
+    out: Location
+    checkpoint: Location | None = None
     pretrained: bool = False
     classes: int | None = None
     image_size: str | None = None
@@ -47,13 +47,13 @@ class Request:
     download: bool = False
     limit: int | None = None
     seed: int = 0
-    ids: Path | None = None
+    ids: Location | None = None
     ablation: str | None = None
     soft: str | None = None
     shard_size: int | None = None
     skip_corrupt: bool = False
     probe: bool = False
-    tuned: Path | None = None
+    tuned: Location | None = None
     engine: Spread = field(default_factory=Spread)
     adaptive: bool = False
     patches: str | None = None
@@ -142,7 +142,8 @@ def loaded(request: Request, ablation: Ablation | None) -> tuple[Classifier, Dat
 def _tuned(request: Request) -> tuple[Ablation, Soft | None]:
     if request.soft is not None or request.ablation is not None:
         raise CostcertError("--tuned says which mutants vote and how softly: leave --ablation and --soft out")
-    setting, best = read_tuned(request.tuned or Path())
+    assert request.tuned is not None
+    setting, best = read_tuned(request.tuned)
     if setting.temperature is None or best is None:
         return setting.ablation, None
     return setting.ablation, Soft(setting.temperature, best)

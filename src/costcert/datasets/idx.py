@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from costcert.datasets.arrays import ArrayDataset
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError
+from costcert.locations import Location, locate
 
 _FILES = {"train": "train", "test": "t10k"}
 
@@ -22,20 +22,21 @@ def idx(path: str, split: str) -> Dataset:
     if split not in _FILES:
         raise CostcertError(f"idx:{path} has the splits train and test, got {split!r}")
     stem = _FILES[split]
-    images = read_idx(Path(path), f"{stem}-images-idx3-ubyte", dimensions=3)
-    labels = read_idx(Path(path), f"{stem}-labels-idx1-ubyte", dimensions=1)
+    folder = locate(path)
+    images = read_idx(folder, f"{stem}-images-idx3-ubyte", dimensions=3)
+    labels = read_idx(folder, f"{stem}-labels-idx1-ubyte", dimensions=1)
     ids = [f"{stem}-{index:05d}" for index in range(len(images))]
-    return ArrayDataset(f"idx:{Path(path).resolve().name}", images, labels, ids=ids, split=split)
+    return ArrayDataset(f"idx:{folder.resolve().name}", images, labels, ids=ids, split=split)
 
 
-def read_idx(folder: Path, name: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
+def read_idx(folder: Location, name: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
     """The array in `name` or `name.gz`: two zeros, the type (8: bytes), dimensions, sizes, values."""
     path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
     if path is None:
         raise CostcertError(f"{folder} holds no {name} or {name}.gz: expected the files of MNIST's format")
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read()
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
         raise CostcertError(f"{path} cannot be read: damaged or cut short") from error
     start = 4 + 4 * dimensions

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import csv
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from costcert.datasets.base import Dataset
 from costcert.datasets.files import FileDataset, images_below, subfolders
 from costcert.errors import CostcertError
+from costcert.locations import Location, locate
 
 _SOLUTION = "LOC_val_solution.csv"
 
@@ -21,10 +22,11 @@ _SOLUTION = "LOC_val_solution.csv"
 def imagenet(path: str, split: str) -> Dataset:
     """The images below PATH; below PATH/train or PATH/val where these are there."""
     part = "train" if split == "train" else "val"
-    root = Path(path) / part if (Path(path) / part).is_dir() else Path(path)
+    whole = locate(path)
+    root = whole / part if (whole / part).is_dir() else whole
     synsets = _listed("imagenet_synsets.txt")
     number = {synset: label for label, synset in enumerate(synsets)}
-    folders = subfolders(root)
+    folders, found = subfolders(root), list(images_below(root))
     if folders:
         foreign = [each for each in folders if each not in number]
         if foreign:
@@ -32,11 +34,12 @@ def imagenet(path: str, split: str) -> Dataset:
                 f"{root / foreign[0]} is not named by a class of ImageNet-1k, as n01440764 is: "
                 "use folder: for classes of your own"
             )
-        found = [(path, number[each]) for each in folders for path in images_below(root / each)]
+        found = [each for each in found if each.folder]
+        labels = [number[each.folder] for each in found]
     else:
         truth = _solution(root)
         try:
-            found = [(path, number[truth[path.stem]]) for path in images_below(root)]
+            labels = [number[truth[PurePosixPath(each.id).stem]] for each in found]
         except KeyError as error:
             raise CostcertError(f"{_SOLUTION} of {root} does not say what {error} shows") from None
     if not found:
@@ -45,10 +48,10 @@ def imagenet(path: str, split: str) -> Dataset:
     return FileDataset(
         "imagenet",
         root,
-        [path.relative_to(root).as_posix() for path, _ in found],
-        [label for _, label in found],
+        found,
+        labels,
         class_names=[names[synset] for synset in synsets],
-        split=None if root == Path(path) else part,
+        split=None if root == whole else part,
     )
 
 
@@ -61,12 +64,12 @@ def _listed(name: str) -> list[str]:
     return text.splitlines()
 
 
-def _solution(root: Path) -> dict[str, str]:
+def _solution(root: Location) -> dict[str, str]:
     """WordNet id by image name: `ILSVRC2012_val_00048981,n03995372 85 1 499 272`."""
     for folder in (root, *root.resolve().parents[:4]):
         if (folder / _SOLUTION).is_file():
-            with (folder / _SOLUTION).open(encoding="utf-8", newline="") as file:
-                rows = [row for row in csv.reader(file) if len(row) == 2 and row[1].startswith("n")]
+            lines = (folder / _SOLUTION).read_text(encoding="utf-8").splitlines()
+            rows = [row for row in csv.reader(lines) if len(row) == 2 and row[1].startswith("n")]
             return {image: boxes.split()[0] for image, boxes in rows}
     raise CostcertError(
         f"{root} holds no folders such as n01440764 and no {_SOLUTION}: sort the images into one folder "

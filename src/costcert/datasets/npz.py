@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from costcert.datasets.arrays import ArrayDataset
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError
+from costcert.locations import locate
 from costcert.store.parquet import read_npz
 
 
 def npz(path: str, split: str) -> Dataset:
     """All images of the file: it has no splits."""
     del split
-    if not Path(path).is_file():
+    file = locate(path)
+    if not file.is_file():
         raise CostcertError(f"{path} is not there: expected an .npz file with arrays `images` and `labels`")
-    arrays = read_npz(Path(path))
+    arrays = read_npz(file)
     for name in ("images", "labels"):
         if name not in arrays:
             raise CostcertError(
@@ -23,7 +23,7 @@ def npz(path: str, split: str) -> Dataset:
                 "`images` [images, height, width, channels] and `labels` [images]"
             )
     return ArrayDataset(
-        f"npz:{Path(path).name}",
+        f"npz:{file.name}",
         arrays["images"],
         arrays["labels"],
         ids=arrays.get("ids"),

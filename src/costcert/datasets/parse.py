@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
-from pathlib import Path
 
 from costcert.datasets.base import Dataset
 from costcert.datasets.folder import folder
@@ -16,12 +15,13 @@ from costcert.datasets.npz import npz
 from costcert.datasets.sample import sample
 from costcert.datasets.torchvision_names import torchvision
 from costcert.errors import SpellingError, nearest
+from costcert.locations import Url, locate
 
 SPELLINGS = "folder:PATH, imagenet:PATH, npz:FILE, idx:FOLDER, torchvision:NAME[@FOLDER], hf:NAME, sample"
 
 
 def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> Dataset:
-    """The data set spelled `folder:val`, `torchvision:CIFAR100@data`, `npz:test.npz`, `sample` …
+    """The data set spelled `folder:val`, `npz:s3://bucket/test.npz`, `torchvision:CIFAR100@data`, `sample` …
 
     An installed package adds a kind with an entry point in the group `costcert.datasets`: a function of what
     follows the colon and the split.
@@ -46,8 +46,9 @@ def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> 
     if kind in guests:
         dataset: Dataset = guests[kind].load()(rest, split)
         return dataset
-    if Path(text).exists():
-        guess = f" (did you mean '{'folder' if Path(text).is_dir() else 'npz'}:{text}'?)"
+    there = locate(text)
+    if isinstance(there, Url) or there.exists():
+        guess = f" (did you mean '{'npz' if there.suffix == '.npz' else 'folder'}:{text}'?)"
     else:
         guess = nearest(kind, [*kinds, *guests]) if kind not in kinds else f" ({kind}: of what?)"
     raise SpellingError(f"unknown data {text!r}{guess}: write one of {SPELLINGS}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.sizes import whole
+from costcert.locations import Location
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -70,7 +70,7 @@ def with_ids(dataset: Dataset, ids: Iterable[str]) -> Dataset:
     return Subset(dataset, sorted(where[name] for name in wanted), f"{len(wanted)} by id")
 
 
-def read_ids(path: Path) -> list[str]:
+def read_ids(path: Location) -> list[str]:
     """One id a line; empty lines do not count."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

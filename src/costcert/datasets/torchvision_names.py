@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from costcert.datasets.base import Dataset, reading
 from costcert.errors import CostcertError, SpellingError, nearest
+from costcert.locations import Url, locate
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,6 +59,8 @@ def torchvision(rest: str, split: str, *, download: bool = False) -> Dataset:
 
     name, _, root = rest.partition("@")
     root = root or "data"
+    if isinstance(locate(root), Url):
+        raise CostcertError(f"torchvision reads folders of this machine, not {root}: copy it, or use folder:")
     if name not in NAMES:
         raise SpellingError(
             f"unknown data set torchvision:{name}{nearest(name, NAMES)}: use one of {', '.join(NAMES)}"

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from costcert.errors import CostcertError
+from costcert.locations import Location, fetched, locate
 
 Weights = dict[str, Tensor]
 
@@ -24,13 +25,14 @@ Weights = dict[str, Tensor]
 _DRAWERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 
 
-def read_weights(path: Path | str) -> Weights:
+def read_weights(path: str | Location) -> Weights:
     """The weights in a .safetensors file, or in a torch file that holds nothing else that could run."""
-    path = Path(path)
+    path = locate(path)
     if not path.is_file():
         raise CostcertError(f"the checkpoint {path} is not there")
     try:
-        content = load_file(path) if path.suffix == ".safetensors" else _torch_file(path)
+        with fetched(path) as file:
+            content = load_file(file) if path.suffix == ".safetensors" else _torch_file(file)
     except UnpicklingError:
         raise CostcertError(
             f"{path} holds Python objects beside weights, and reading those could run any program: save the "
@@ -127,7 +129,7 @@ def load_weights(network: nn.Module, weights: Weights, source: str, *, except_he
     network.load_state_dict(weights, strict=False)
 
 
-def start_from(network: nn.Module, path: Path | str) -> None:
+def start_from(network: nn.Module, path: str | Location) -> None:
     """Begin training with the weights of this file; a last layer for other classes is left as it is."""
     weights = fitting(network, read_weights(path))
     own = network.state_dict().get(f"{head_name(network)}.weight")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -11,6 +10,7 @@ from torch import nn
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
+from costcert.locations import Location
 from costcert.models.architectures import build, timm_preprocessing, view_of
 from costcert.models.callables import CallableNetwork, Function, function_name
 from costcert.models.checkpoints import class_count, fitting, load_weights, read_weights
@@ -62,9 +62,9 @@ class _Input(NamedTuple):
 
 
 def load_model(
-    model: str | Path | nn.Module | Function,
+    model: str | Location | nn.Module | Function,
     *,
-    checkpoint: Path | str | None = None,
+    checkpoint: str | Location | None = None,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
     hide: str | None = None,
@@ -147,7 +147,7 @@ def _refuse(kind: str, **options: Any) -> None:
             raise CostcertError(f"{kind} takes no {name}: leave it out")
 
 
-def _trained(model: str | Path) -> Path | None:
+def _trained(model: str | Location) -> Location | None:
     """The folder of a trained model, given as such, by its card, or as one that comes with the package."""
     path = model_folder(model)
     if path.is_file() and path.name != CARD:
@@ -159,7 +159,7 @@ def _trained(model: str | Path) -> Path | None:
     return folder if folder.is_dir() and (folder == path or path.is_file()) else None
 
 
-def _folder(folder: Path, hide: str | None) -> _Found:
+def _folder(folder: Location, hide: str | None) -> _Found:
     mutants, card, digest = load_saved(folder, hide=hide)
     ablation = parse_ablation(card.ablation)
     return _Found(mutants, card.preprocessing, card.architecture, digest, ablation, card.class_names)
@@ -167,7 +167,7 @@ def _folder(folder: Path, hide: str | None) -> _Found:
 
 def _spelled(
     spelling: str,
-    checkpoint: Path | str | None,
+    checkpoint: str | Location | None,
     pretrained: bool,
     num_classes: int | None,
     hide: str | None,

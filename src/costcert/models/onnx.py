@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from costcert.errors import CostcertError
 from costcert.geometry.sizes import ImageSize
+from costcert.locations import Location, fetched, locate
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 
@@ -24,10 +25,13 @@ class OnnxNetwork(nn.Module):
     Whether it wants channels first or last, how many pictures at once, and which numbers, the file says.
     """
 
-    def __init__(self, path: Path | str, device: str = "cpu") -> None:
+    def __init__(self, path: str | Location, device: str = "cpu") -> None:
         super().__init__()
-        self.path = Path(path)
-        self._session = _session(self.path, device)
+        self.path = locate(path)
+        # Exporters keep large weights in FILE.data.
+        with fetched(self.path, ".data") as file:
+            self._session = _session(file, self.path, device)
+            self._digest = _digest(file)
         first = self._session.get_inputs()[0]
         self._input: str = first.name
         if first.type not in _DTYPES or len(first.shape) != 4:
@@ -77,18 +81,22 @@ class OnnxNetwork(nn.Module):
             ) from error
 
     def digest(self) -> str:
-        """sha256 of the file, and of FILE.data beside it, where exporters keep large weights."""
-        seen = hashlib.sha256()
-        for path in (self.path, self.path.with_name(f"{self.path.name}.data")):
-            if path.is_file():
-                with path.open("rb") as file:
-                    for part in iter(partial(file.read, 1 << 20), b""):
-                        seen.update(part)
-        return f"sha256:{seen.hexdigest()}"
+        """sha256 of the file, and of FILE.data beside it."""
+        return self._digest
 
 
-def _session(path: Path, device: str) -> Any:
-    if not path.is_file():
+def _digest(file: Path) -> str:
+    seen = hashlib.sha256()
+    for path in (file, file.with_name(f"{file.name}.data")):
+        if path.is_file():
+            with path.open("rb") as opened:
+                for part in iter(partial(opened.read, 1 << 20), b""):
+                    seen.update(part)
+    return f"sha256:{seen.hexdigest()}"
+
+
+def _session(file: Path, path: Location, device: str) -> Any:
+    if not file.is_file():
         raise CostcertError(f"the ONNX file {path} is not there")
     try:
         runtime = import_module("onnxruntime")
@@ -101,6 +109,6 @@ def _session(path: Path, device: str) -> Any:
     options.use_deterministic_compute = True
     options.log_severity_level = 3
     try:
-        return runtime.InferenceSession(path, options, providers=[provider])
+        return runtime.InferenceSession(file, options, providers=[provider])
     except Exception as error:
         raise CostcertError(f"{path} cannot be read as ONNX: {str(error).splitlines()[0]}") from error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors.torch import save_file
 from torch import nn
 
 from costcert.errors import StoreError
+from costcert.locations import Location, locate
 from costcert.models.architectures import build
 from costcert.models.checkpoints import digest, load_weights, read_weights
 from costcert.models.mutants import Mutants
@@ -49,9 +49,9 @@ class Saved(NamedTuple):
     digest: str
 
 
-def save_model(folder: Path | str, network: nn.Module, card: ModelCard) -> None:
+def save_model(folder: str | Location, network: nn.Module, card: ModelCard) -> None:
     """Write both files, each whole or not at all; the card names its weights, so mixed ones are noticed."""
-    folder = Path(folder)
+    folder = locate(folder)
     weights = {name: v.detach().cpu().clone().contiguous() for name, v in network.state_dict().items()}
     with whole_file(folder / WEIGHTS) as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
@@ -74,14 +74,15 @@ def save_model(folder: Path | str, network: nn.Module, card: ModelCard) -> None:
     )
 
 
-def read_card(folder: Path | str) -> ModelCard:
+def read_card(folder: str | Location) -> ModelCard:
     """What a trained model's folder says about it; no weights are read."""
-    return _card(_read(Path(folder)), Path(folder))
+    folder = locate(folder)
+    return _card(_read(folder), folder)
 
 
-def load_saved(folder: Path | str, *, hide: str | None = None) -> Saved:
+def load_saved(folder: str | Location, *, hide: str | None = None) -> Saved:
     """The trained model in this folder, shown mutants as it was trained or, if `hide` is given, otherwise."""
-    folder = Path(folder)
+    folder = locate(folder)
     content = _read(folder)
     card = _card(content, folder)
     if hide not in (None, card.hide) and "crop" in (hide, card.hide):
@@ -103,7 +104,7 @@ def load_saved(folder: Path | str, *, hide: str | None = None) -> Saved:
     return Saved(mutants, card, found)
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Location) -> dict[str, Any]:
     path = folder / CARD
     if not path.is_file():
         raise StoreError(f"{folder} holds no {CARD}, so it is no folder of a trained model")
@@ -117,7 +118,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _card(content: Mapping[str, Any], folder: Path) -> ModelCard:
+def _card(content: Mapping[str, Any], folder: Location) -> ModelCard:
     try:
         names = content["class_names"]
         return ModelCard(

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import costcert
 from costcert.errors import SpellingError, nearest
+from costcert.locations import Location, locate
 
 PREFIX = "shipped:"
 _FOLDERS = {"fashion": "model", "gtsrb": "gtsrb"}
 
 
-def model_folder(model: str | Path) -> Path:
+def model_folder(model: str | Location) -> Location:
     """The folder that a spelling of a trained model means."""
     if not str(model).startswith(PREFIX):
-        return Path(model)
+        return locate(model)
     name = str(model).removeprefix(PREFIX)
     if name not in _FOLDERS:
         raise SpellingError(

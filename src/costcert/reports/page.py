@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costcert import __version__
 from costcert.errors import CostcertError
+from costcert.locations import Location
 from costcert.reports import drawing, words
 from costcert.reports.examples import Example
 from costcert.reports.figures import COLUMN, PAGE, figures, svg
@@ -86,7 +86,7 @@ def table_page(table: PaperTable, title: str, *, compared: Callable[..., Figure]
     return text
 
 
-def write_page(path: Path, text: str) -> None:
+def write_page(path: Location, text: str) -> None:
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

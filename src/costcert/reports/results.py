@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from costcert import __version__
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
+from costcert.locations import Location, locate
 from costcert.metrics import Tally
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import read_json, write_json
@@ -121,24 +121,26 @@ class Results:
             "manifest": dict(self.manifest),
         }
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Location) -> None:
         write_json(path, self.to_json())
 
 
-def read_results(path: str | Path, *, votes: str | Path | None = None, name: str | None = None) -> Results:
+def read_results(
+    path: str | Location, *, votes: str | Location | None = None, name: str | None = None
+) -> Results:
     """Sum up a folder of certificates, or read back a file that `Results.write` made.
 
     Args:
         votes: the folder of votes that were certified, for what needs the truth.
         name: what to call the run; its file or folder by default.
     """
-    path = Path(path)
+    path = locate(path)
     if path.is_dir():
-        return _summed_up(path, None if votes is None else Path(votes), name or path.resolve().name)
+        return _summed_up(path, None if votes is None else locate(votes), name or path.resolve().name)
     return _from_json(path, name)
 
 
-def _summed_up(folder: Path, votes: Path | None, name: str) -> Results:
+def _summed_up(folder: Location, votes: Location | None, name: str) -> Results:
     source = CertificatesFolder(folder)
     truths = None if votes is None else _truths(VotesFolder(votes))
     tally, by_class = Tally(), None if truths is None else _Classes(source.num_classes)
@@ -192,7 +194,7 @@ def _sparse(counts: Counts) -> dict[str, int]:
     return {str(value): int(counts[value]) for value in np.flatnonzero(counts)}
 
 
-def _from_json(path: Path, name: str | None) -> Results:
+def _from_json(path: Location, name: str | None) -> Results:
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise StoreError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +13,11 @@ from costcert.certificates import Certificates
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.patches import parse_patch
 from costcert.geometry.sizes import as_image_size
+from costcert.locations import Location, locate
 from costcert.store.digests import seal
 from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
 from costcert.store.parquet import (
+    missing_shards,
     plain_column,
     positive,
     read_table,
@@ -33,18 +34,18 @@ VERSION = 1
 class CertificatesPlan(NamedTuple):
     """A folder of certificates in the making: one shard per shard of votes."""
 
-    folder: Path
+    folder: Location
     num_shards: int
 
     @classmethod
-    def begin(cls, folder: Path, manifest: Mapping[str, Any], num_shards: int) -> CertificatesPlan:
+    def begin(cls, folder: Location, manifest: Mapping[str, Any], num_shards: int) -> CertificatesPlan:
         join_manifest(folder, manifest, "certificates", VERSION)
         sweep(folder)
         return cls(folder, num_shards)
 
     def missing(self) -> list[int]:
         """Shards that are not there yet."""
-        return [n for n in range(self.num_shards) if not shard_path(self.folder, n).exists()]
+        return missing_shards(self.folder, self.num_shards)
 
     def finished(self) -> Iterator[Certificates]:
         """All certificates, read back once every shard is there."""
@@ -92,7 +93,9 @@ def certificates_table(certificates: Certificates) -> Any:
     return pa.concat_tables(parts)
 
 
-def write_certificates(certificates: Certificates, folder: str | Path, *, votes: Votes | None = None) -> None:
+def write_certificates(
+    certificates: Certificates, folder: str | Location, *, votes: Votes | None = None
+) -> None:
     """Write certificates to a folder as one shard, and into its manifest how their votes were made."""
     images = {"images": len(certificates), "shard_size": len(certificates)}
     if votes is None:
@@ -109,14 +112,14 @@ def write_certificates(certificates: Certificates, folder: str | Path, *, votes:
         patches=[str(patch) for patch in certificates.patches],
         **certificates.about,
     )
-    plan = CertificatesPlan.begin(Path(folder), manifest, 1)
+    plan = CertificatesPlan.begin(locate(folder), manifest, 1)
     missing = plan.missing()
     if missing:
         plan.write(certificates, 0)
     plan.seal(missing)
 
 
-def read_certificates(folder: str | Path) -> Certificates:
+def read_certificates(folder: str | Location) -> Certificates:
     """All certificates of a folder at once."""
     return Certificates.joined(list(CertificatesFolder(folder).shards()))
 
@@ -124,8 +127,8 @@ def read_certificates(folder: str | Path) -> Certificates:
 class CertificatesFolder:
     """A folder of certificates, read a shard at a time."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Location) -> None:
+        self.folder = locate(folder)
         self.manifest = read_manifest(self.folder, "certificates", VERSION)
         where = str(self.folder / MANIFEST)
         votes = self.manifest.get("votes")

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from costcert.errors import StoreError
+from costcert.locations import Location
 from costcert.store.files import MANIFEST, OF_MANIFEST, OF_SHARDS, manifest_text, read_json, write_json
 from costcert.store.parquet import shard_path
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: Location) -> str:
     try:
         digest = hashlib.sha256()
         with path.open("rb") as file:
@@ -29,7 +29,7 @@ def file_digest(path: Path) -> str:
         raise StoreError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def seal(folder: Path, num_shards: int, made: Collection[int]) -> None:
+def seal(folder: Location, num_shards: int, made: Collection[int]) -> None:
     """Write digests into the manifest of a complete folder; those of shards not made just now are kept."""
     there = read_json(folder / MANIFEST)
     old = there.get(OF_SHARDS)
@@ -45,13 +45,13 @@ def seal(folder: Path, num_shards: int, made: Collection[int]) -> None:
         write_json(folder / MANIFEST, sealed)
 
 
-def replace_manifest(folder: Path, content: Mapping[str, Any]) -> None:
+def replace_manifest(folder: Location, content: Mapping[str, Any]) -> None:
     """Another manifest for the same shards: a sealed folder stays sealed."""
     shards = read_json(folder / MANIFEST).get(OF_SHARDS)
     write_json(folder / MANIFEST, content if shards is None else _sealed(content, shards))
 
 
-def folder_digest(folder: Path, num_shards: int) -> str:
+def folder_digest(folder: Location, num_shards: int) -> str:
     """The digest of a complete folder: as it is sealed with, or would be."""
     there = read_json(folder / MANIFEST)
     if isinstance(there.get(OF_MANIFEST), str):

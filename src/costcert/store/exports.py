@@ -13,6 +13,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from costcert.certificates import Certificates
+from costcert.locations import Location
 from costcert.store.certificates import certificates_table
 from costcert.store.files import whole_file
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Export:
     """A file that grows by shards and takes its name when it is complete."""
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: Location, manifest: Mapping[str, Any]) -> None:
         self._path = path
         self._manifest = manifest
         self._stack = ExitStack()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from costcert.errors import StoreError
+from costcert.locations import Location, Url
 
 MANIFEST = "manifest.json"
 # The last two entries of a finished folder's manifest; see digests.py.
@@ -18,11 +20,19 @@ OF_SHARDS, OF_MANIFEST = "shard_digests", "manifest_digest"
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Location, *, only_if_new: bool = False) -> Iterator[Path]:
     """A temporary path to write to; it takes the name `path` once all of it is on disk.
 
-    If anything fails the temporary file is removed and `path` stays as it was.
+    If anything fails the temporary file is removed and `path` stays as it was. What a URL names is uploaded
+    at once when it is complete.
+
+    Args:
+        only_if_new: leave a file that another process put into a store meanwhile as it is.
     """
+    if isinstance(path, Url):
+        with _uploaded(path, only_if_new) as temporary:
+            yield temporary
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +48,21 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed writer left in `folder`."""
+@contextmanager
+def _uploaded(url: Url, only_if_new: bool) -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory(prefix="costcert-") as folder:
+            temporary = Path(folder) / url.name
+            yield temporary
+            url.put(temporary, only_if_new=only_if_new)
+    except OSError as error:
+        raise StoreError(_why(url, error)) from error
+
+
+def sweep(folder: Location) -> None:
+    """Remove what a killed writer left in `folder`; in a store it leaves nothing."""
+    if isinstance(folder, Url):
+        return
     for leftover in folder.glob(".*.tmp"):
         number = leftover.name.split(".")[-2]
         if number.isdigit() and not _alive(int(number)):
@@ -47,8 +70,8 @@ def sweep(folder: Path) -> None:
                 leftover.unlink()
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with whole_file(path) as temporary:
+def write_json(path: Location, content: Mapping[str, Any], *, only_if_new: bool = False) -> None:
+    with whole_file(path, only_if_new=only_if_new) as temporary:
         temporary.write_text(manifest_text(content), encoding="utf-8")
 
 
@@ -56,7 +79,7 @@ def manifest_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Location) -> Any:
     if not path.is_file():
         raise StoreError(f"{path} is not there, or no file")
     try:
@@ -65,7 +88,7 @@ def read_json(path: Path) -> Any:
         raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
 
 
-def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
+def read_manifest(folder: Location, kind: str, version: int) -> dict[str, Any]:
     """The manifest of a folder of this kind, without digests, or a sentence about why it is none."""
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -83,14 +106,14 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in (OF_SHARDS, OF_MANIFEST)}
 
 
-def join_manifest(folder: Path, content: Mapping[str, Any], kind: str, version: int) -> None:
+def join_manifest(folder: Location, content: Mapping[str, Any], kind: str, version: int) -> None:
     """Begin a folder with this manifest, or go on with one that has the same; refuse any other."""
     plain = json.loads(json.dumps(content))
     if not folder.exists() or (folder.is_dir() and all(map(_is_temporary, folder.iterdir()))):
-        write_json(folder / MANIFEST, plain)
-        return
-    if not folder.is_dir():
+        write_json(folder / MANIFEST, plain, only_if_new=True)
+    elif not folder.is_dir():
         raise StoreError(f"{folder} is a file, but a folder is to be written there: choose another name")
+    # Also after writing: another run may have begun at the same moment.
     there = read_manifest(folder, kind, version)
     if there != plain:
         key, theirs, ours = _difference(there, plain)
@@ -100,7 +123,7 @@ def join_manifest(folder: Path, content: Mapping[str, Any], kind: str, version: 
         )
 
 
-def _is_temporary(path: Path) -> bool:
+def _is_temporary(path: Location) -> bool:
     """Of a run that is beginning just now, or was killed before it had a manifest."""
     return path.name.startswith(".") and path.suffix == ".tmp"
 
@@ -126,7 +149,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _why(path: Path, error: OSError) -> str:
+def _why(path: Location, error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return f"the disk is full: {path} was not written; what was finished before it is kept"
     # Arrow's own words would name the temporary file.

@@ -6,7 +6,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from costcert.errors import StoreError
+from costcert.locations import Location, Url, fetched
 from costcert.store.files import whole_file
 
 # An unknown compression or a password is a RuntimeError.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
-def shard_path(folder: Path, number: int) -> Path:
+def shard_path(folder: Location, number: int) -> Location:
     """Shards are numbered, never named by a manifest, so no manifest can point outside its folder."""
     return folder / f"shard-{number:05d}.parquet"
+
+
+def missing_shards(folder: Location, count: int) -> list[int]:
+    """Numbers of the shards that are not there yet, by one look at the folder."""
+    there = {path.name for path in folder.iterdir()}
+    return [number for number in range(count) if shard_path(folder, number).name not in there]
 
 
 def shard_ranges(images: int, size: int) -> list[range]:
@@ -35,28 +41,31 @@ def lists(values: npt.NDArray[Any]) -> Any:
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-def write_table(table: Any, path: Path) -> None:
+def write_table(table: Any, path: Location) -> None:
     with whole_file(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_table(path: Path) -> Any:
+def read_table(path: Location) -> Any:
     try:
-        with pq.ParquetFile(path) as file:
+        # A shard fits into memory; asked for at once it is one request to a store.
+        source = pa.BufferReader(path.read_bytes()) if isinstance(path, Url) else path
+        with pq.ParquetFile(source) as file:
             return file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
 
 
-def has_column(path: Path, name: str) -> bool:
+def has_column(path: Location, name: str) -> bool:
     """Whether the table has such a column; only its footer is read."""
     try:
-        return name in pq.read_schema(path).names
+        with path.open("rb") as file:
+            return name in pq.read_schema(file).names
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
 
 
-def _column(table: Any, name: str, path: Path) -> Any:
+def _column(table: Any, name: str, path: Location) -> Any:
     if name not in table.column_names:
         raise StoreError(f"{path} has no column {name!r}, so it is no shard of this folder")
     column = table.column(name).combine_chunks()
@@ -65,11 +74,11 @@ def _column(table: Any, name: str, path: Path) -> Any:
     return column
 
 
-def plain_column(table: Any, name: str, path: Path) -> npt.NDArray[Any]:
+def plain_column(table: Any, name: str, path: Location) -> npt.NDArray[Any]:
     return np.asarray(_column(table, name, path).to_numpy(zero_copy_only=False))
 
 
-def list_column(table: Any, name: str, path: Path) -> npt.NDArray[Any]:
+def list_column(table: Any, name: str, path: Location) -> npt.NDArray[Any]:
     column = _column(table, name, path)
     if not pa.types.is_fixed_size_list(column.type):
         raise StoreError(f"{path}: its column {name!r} does not hold one list of equal length per image")
@@ -79,11 +88,11 @@ def list_column(table: Any, name: str, path: Path) -> npt.NDArray[Any]:
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(table.num_rows, -1)
 
 
-def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_npz(path: Location) -> dict[str, npt.NDArray[Any]]:
     if not path.is_file():
         raise StoreError(f"{path} is not there: expected a folder of votes or an .npz file")
     try:
-        with path.open("rb") as file:
+        with fetched(path) as copy, copy.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise StoreError(f"{path} is no .npz archive: save it with numpy.savez")

@@ -1,13 +1,12 @@
 """Votes on disk: Parquet shards beside a manifest, read back one shard at a time.
 
-A shard is written under a temporary name and renamed, so it is there whole or not at all; a second run
-writes only what is missing.
+A shard is written under a temporary name and renamed, or uploaded at once, so it is there whole or not at
+all; a second run writes only what is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,12 +15,14 @@ import pyarrow as pa
 from costcert.errors import CostcertError, StoreError, VotesError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
+from costcert.locations import Location, locate
 from costcert.store.digests import file_digest, folder_digest, seal
 from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
 from costcert.store.parquet import (
     has_column,
     list_column,
     lists,
+    missing_shards,
     plain_column,
     positive,
     read_npz,
@@ -74,21 +75,21 @@ def votes_manifest(votes: Votes, *, images: int, shard_size: int) -> dict[str, A
     }
 
 
-def write_votes(votes: Votes, folder: str | Path, *, shard_size: int | None = None) -> None:
+def write_votes(votes: Votes, folder: str | Location, *, shard_size: int | None = None) -> None:
     """Write votes to a folder; one that already holds part of the same is completed."""
-    folder = Path(folder)
+    folder = locate(folder)
     size = shard_size or default_shard_size(votes.num_mutants)
     join_manifest(folder, votes_manifest(votes, images=len(votes), shard_size=size), "votes", VERSION)
     sweep(folder)
     ranges = shard_ranges(len(votes), size)
-    missing = [number for number in range(len(ranges)) if not shard_path(folder, number).exists()]
+    missing = missing_shards(folder, len(ranges))
     for number in missing:
         images = ranges[number]
         write_votes_shard(votes.take(slice(images.start, images.stop)), folder, number)
     seal(folder, len(ranges), missing)
 
 
-def write_votes_shard(votes: Votes, folder: Path, number: int) -> None:
+def write_votes_shard(votes: Votes, folder: Location, number: int) -> None:
     label_type = np.uint16 if votes.num_classes <= 1 << 16 else np.uint32
     columns: dict[str, Any] = {
         "image_id": pa.array(votes.image_ids.tolist(), pa.string()),
@@ -107,7 +108,7 @@ def write_votes_shard(votes: Votes, folder: Path, number: int) -> None:
     write_table(pa.table(columns), shard_path(folder, number))
 
 
-def read_votes(folder: str | Path) -> Votes:
+def read_votes(folder: str | Location) -> Votes:
     """All votes of a folder at once; `VotesFolder` reads them a shard at a time."""
     source = VotesFolder(folder)
     shards = [source.shard(number) for number in range(source.num_shards)]
@@ -117,8 +118,8 @@ def read_votes(folder: str | Path) -> Votes:
 class VotesFolder:
     """A folder of votes, read a shard at a time."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Location) -> None:
+        self.folder = locate(folder)
         manifest = read_manifest(self.folder, "votes", VERSION)
         self.manifest: Mapping[str, Any] = manifest
         where = str(self.folder / MANIFEST)
@@ -149,7 +150,7 @@ class VotesFolder:
 
     def missing(self) -> list[int]:
         """Shards that are not there yet."""
-        return [n for n in range(self.num_shards) if not shard_path(self.folder, n).exists()]
+        return missing_shards(self.folder, self.num_shards)
 
     def digest(self) -> str:
         """What stands for all bytes of these votes, complete ones only."""
@@ -230,13 +231,13 @@ class VotesArchive:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Location,
         *,
         ablation: str | Ablation,
         num_classes: int,
         image_size: ImageSize | int | str,
     ) -> None:
-        path = self._path = Path(path)
+        path = self._path = locate(path)
         arrays = read_npz(path)
         soft = "labels" in arrays and "units" in arrays
         needed = ["truth"] if soft else ["ballots", "truth"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from costcert.locations import Location, locate
 from costcert.reports.figures.accuracy import accuracy_by_k, accuracy_by_size
 from costcert.reports.figures.boxes import min_k_boxes
 from costcert.reports.figures.classes import accuracy_by_class
@@ -60,11 +60,11 @@ def figures(results: Results, *, width: float = PAGE) -> dict[str, Figure]:
 
 
 def write_figures(
-    results: Results, folder: str | Path, formats: Iterable[str] = ("svg", "pdf"), *, width: float = PAGE
-) -> list[Path]:
+    results: Results, folder: str | Location, formats: Iterable[str] = ("svg", "pdf"), *, width: float = PAGE
+) -> list[Location]:
     """Write every figure in every format (svg, pdf, png), and say where."""
     formats = check_formats(formats)
-    files = as_files(figures(results, width=width), folder, formats)
+    files = as_files(figures(results, width=width), locate(folder), formats)
     for path, content in files:
         with whole_file(path) as temporary:
             temporary.write_bytes(content)
@@ -72,11 +72,11 @@ def write_figures(
 
 
 def as_files(
-    drawn: Mapping[str, Figure], folder: str | Path, formats: Iterable[str]
-) -> list[tuple[Path, bytes]]:
+    drawn: Mapping[str, Figure], folder: Location, formats: Iterable[str]
+) -> list[tuple[Location, bytes]]:
     """Where in the folder each figure belongs in each format, and its bytes."""
     return [
-        (Path(folder) / f"{name}.{kind}", as_bytes(figure, kind))
+        (folder / f"{name}.{kind}", as_bytes(figure, kind))
         for name, figure in drawn.items()
         for kind in formats
     ]
