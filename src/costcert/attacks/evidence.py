@@ -25,6 +25,15 @@ class FalseCertificateError(CostcertError):
     """What was proved is not so: a fault in this package, in the model's views or in the machine."""
 
 
+def refuse_evidence(folder: Path) -> None:
+    """Where a false certificate was found nothing goes on, whoever found it."""
+    for path in sorted((folder / FOLDER).glob("*/evidence.json")):
+        raise FalseCertificateError(
+            f"a certificate proved to be false, the evidence is in {path.parent}: please report it; "
+            "nothing goes on in this folder until that is removed"
+        )
+
+
 class Inspector:
     """Checks attempts on some images against what was certified of them.
 

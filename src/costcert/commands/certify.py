@@ -25,6 +25,7 @@ from costcert.metrics import Tally
 from costcert.reports.terminal import print_accuracy
 from costcert.store.certificates import CertificatesPlan, certificates_manifest
 from costcert.store.exports import EXPORTS, Export
+from costcert.store.parquet import shard_path
 from costcert.store.votes import VotesArchive, VotesFolder, VotesSource
 from costcert.tuning import Ballots, Setting, read_tuned
 from costcert.votes import Votes
@@ -240,6 +241,9 @@ class CertifyJob:
             CertificatesPlan(self.request.out or Path(), source.num_shards),
         )
         return lambda number: plan.write(work.certify(source.shard(number)), number)
+
+    def there(self, number: int) -> bool:
+        return shard_path(self.request.out or Path(), number).exists()
 
 
 class _Filling:
