@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +17,17 @@ import pytest
 from typer.testing import CliRunner
 
 import costcert as cc
+from costcert.attacks.campaign import Campaign
+from costcert.attacks.effort import Effort
 from costcert.cli import app
+from costcert.commands.attack import AttackJob
 from costcert.engines import Resources, find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
 from costcert.engines.on_local import place
 from costcert.errors import CostcertError, VotesError
+from costcert.geometry.ablations import parse_ablation
 from costcert.store.files import whole_file
+from tiny import Leaky, greys
 
 SHARDS = 12
 TESTS = str(Path(__file__).parent)
@@ -297,3 +305,98 @@ def test_certificates_are_the_same_by_every_engine(tmp_path):
     for number in (1, 4):
         (tmp_path / "slurm" / f"shard-{number:05d}.parquet").unlink()
     assert certified("slurm") == local
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+SLURM = ["--engine", "slurm", "--engine-option", "cluster=local", "--workers", "2"]
+
+
+def attacking(out, *more):
+    """A short attack on three images in three shards, with a patch that they share."""
+    words = ["attack", "--model", str(files("costcert") / "sample" / "model"), "--data", "sample"]
+    words += ["--limit", "3", "--shard-size", "1", "--patch", "4", "--universal", "fixed", "--device", "cpu"]
+    words += ["--places", "2", "--restarts", "1", "--steps", "2", "--random", "2"]
+    return [*words, "--out", str(out), *more]
+
+
+def attacked(out, *more):
+    result = CliRunner().invoke(app, attacking(out, *more))
+    assert result.exit_code == 0, result.output
+    return contents(out)
+
+
+@pytest.fixture(scope="module")
+def attacked_here(tmp_path_factory):
+    torch = pytest.importorskip("torch", reason="attacks by gradients need torch")
+    threads, folder = torch.get_num_threads(), tmp_path_factory.mktemp("attack") / "here"
+    # Fewer than there are cores: workers have to be told.
+    torch.set_num_threads(1)
+    assert len(attacked(folder)) == 6
+    yield folder
+    torch.set_num_threads(threads)
+
+
+def test_ranks_attack_as_one_process_does(attacked_here, tmp_path):
+    ranks = []
+    for rank in (1, 0):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", "costcert", *attacking(tmp_path / "out")]
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+        ranks.append(subprocess.Popen(words, **how))
+    (silent, complaint), (said, other) = [rank.communicate(timeout=300) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], complaint + other
+    assert silent == ""
+    assert "none of these was broken" in said
+    assert contents(tmp_path / "out") == contents(attacked_here)
+
+
+@pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
+@pytest.mark.filterwarnings("ignore")
+def test_an_attack_is_the_same_by_every_engine(engine, attacked_here, tmp_path):
+    """Begun here and gone on with elsewhere, or the other way round."""
+    here, out = contents(attacked_here), tmp_path / "out"
+    if engine == "slurm":
+        assert attacked(out, *SLURM) == here
+        (out / "shard-00001.parquet").unlink()
+        assert attacked(out) == here
+    else:
+        shutil.copytree(attacked_here, out)
+        for name in ("shard-00000.parquet", "shard-00002.parquet", "summary.json"):
+            (out / name).unlink()
+        assert attacked(out, "--engine", "ray", "--workers", "1") == here
+
+
+class LeakyJob(AttackJob):
+    """On a model that breaks the rule, and so its certificates."""
+
+    @cached_property
+    def campaign(self):
+        about = {"ablation": parse_ablation("columns:1"), "effort": Effort(steps=0, random=64)}
+        about |= {"defender": "costcert", "soft": None, "universal": None, "seed": 0}
+        return Campaign(Leaky(), greys(), "square:4", 1, self.request.asked.out, **about)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_false_certificate_ends_every_engine_with_3(tmp_path, monkeypatch):
+    monkeypatch.setattr("costcert.commands.attack.AttackJob", LeakyJob)
+
+    def falsely(name, *more):
+        result = CliRunner().invoke(app, attacking(tmp_path / name, "--shard-size", "3", *more))
+        assert list((tmp_path / name / "evidence").glob("*/evidence.json"))
+        assert result.exit_code == 3, result.output
+        return result.stderr
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert "so no certificate of this model holds" in falsely("ranks")
+    # What one of them found the first one hears of.
+    monkeypatch.setenv("RANK", "0")
+    assert "the evidence is in" in falsely("ranks")
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.delenv("RANK")
+    pytest.importorskip("submitit", reason="this engine needs submitit")
+    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    assert "so no certificate of this model holds" in falsely("slurm", *SLURM)
