@@ -1,13 +1,10 @@
 """Engines: whoever makes the shards, they are there once, whole, and the same to the last byte."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -21,85 +18,16 @@ from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
 from costcert.cli import app
 from costcert.commands.attack import AttackJob
-from costcert.engines import Resources, find_engine, on_slurm
+from costcert.engines import find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
 from costcert.engines.on_local import place
 from costcert.errors import CostcertError, VotesError
 from costcert.geometry.ablations import parse_ablation
-from costcert.store.files import whole_file
 from tiny import Leaky, greys
+from writing import SHARDS, WHOLE, Writing, opened, run, when, written
 
-SHARDS = 12
 TESTS = str(Path(__file__).parent)
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
-
-
-@dataclass(frozen=True)
-class Writing:
-    """Writes a file a shard, and notes who opened the job.
-
-    Args:
-        bad: a shard that cannot be made.
-        deadly: one that kills whoever makes it.
-        gate: from this shard on, workers wait for somebody to open the gate.
-        crowd: before any shard, for so many workers to be ready.
-    """
-
-    folder: Path
-    bad: int | None = None
-    deadly: int | None = None
-    gate: int = SHARDS
-    crowd: int = 1
-
-    def open(self):
-        note = {"process": os.getpid(), "parent": os.getppid()}
-        note |= {name: os.environ.get(name) for name in threads_of_numpy()}
-        with whole_file(self.folder / f"{time.time_ns()}.opened") as temporary:
-            temporary.write_text(json.dumps(note))
-        return self.make
-
-    def there(self, shard):
-        return (self.folder / f"{shard}.txt").exists()
-
-    def make(self, shard):
-        wait_for(lambda: len(opened(self.folder)) >= self.crowd)
-        wait_for(lambda: shard < self.gate or (self.folder / "gate").exists())
-        if shard == self.bad:
-            raise VotesError(f"shard {shard} cannot be made")
-        if shard == self.deadly:
-            os.kill(os.getpid(), signal.SIGKILL)
-        with whole_file(self.folder / f"{shard}.txt") as temporary:
-            temporary.write_text(str(shard * shard))
-
-
-def wait_for(event):
-    """Not for ever: nobody ends a process that outlived its test."""
-    deadline = time.monotonic() + 300
-    while not event() and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-def opened(folder):
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.opened"))]
-
-
-def written(folder):
-    return {path.name: path.read_text() for path in folder.glob("*.txt")}
-
-
-def when(folder):
-    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.txt")}
-
-
-WHOLE = {f"{shard}.txt": str(shard * shard) for shard in range(SHARDS)}
-
-
-def run(name, job, shards=range(SHARDS), tell=lambda shard: None, workers=2):
-    """An engine, on this machine."""
-    options = {"cluster": "local"} if name == "slurm" else {}
-    find_engine(name)(
-        job, shards, Resources(workers=workers, options=options, logs=job.folder / "jobs"), tell
-    )
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +61,7 @@ def engine(request, monkeypatch):
 def test_every_shard_is_made_and_the_job_opened_once_per_worker(engine, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("MKL_NUM_THREADS", "2")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     told = []
     run(engine, Writing(tmp_path), tell=told.append)
     assert written(tmp_path) == WHOLE
@@ -247,7 +176,7 @@ def test_losses_are_borne_up_to_a_bound():
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from test_engines import Writing, run
+from writing import Writing, run
 
 told = []
 
@@ -399,4 +328,4 @@ def test_a_false_certificate_ends_every_engine_with_3(tmp_path, monkeypatch):
     monkeypatch.delenv("RANK")
     pytest.importorskip("submitit", reason="this engine needs submitit")
     monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
-    assert "so no certificate of this model holds" in falsely("slurm", *SLURM)
+    assert "so no certificate of this model holds" in falsely("slurm", *SLURM, "--workers", "1")
