@@ -29,7 +29,7 @@ from costcert.datasets.arrays import ArrayDataset
 from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
 from costcert.models.loading import load_model
-from tiny import Tiny, pictures
+from tiny import Leaky, Tiny, greys, pictures
 
 ABLATION = "columns:2"
 QUICK = Effort(places=4, restarts=2, steps=10, random=4)
@@ -203,24 +203,15 @@ def test_a_false_certificate_is_fatal_and_leaves_its_evidence(model, tmp_path, m
         assert np.bincount(after.labels.ravel(), after.units.ravel(), 3).tolist() == said["scores_after"]
 
 
-class Leaky(Tiny):
-    """Lets every mutant see how bright the whole picture is."""
-
-    def logits(self, images, regions):
-        answers = super().logits(images, regions)
-        answers[..., 1] += images.mean(axis=(1, 2, 3))[:, None]
-        answers[..., 2] += (255 - images).mean(axis=(1, 2, 3))[:, None]
-        return answers
-
-
 def test_a_model_that_looks_beyond_its_region_is_found_out(tmp_path):
-    rng = np.random.default_rng(0)
-    images = rng.integers(120, 136, (6, 6, 8), dtype=np.uint8)
-    data = ArrayDataset("greys", images, (images.mean(axis=(1, 2)) < 127.5) + 1)
+    hard = {"ablation": "columns:1", "effort": Effort(steps=0, random=64)}
     with pytest.raises(FalseCertificateError, match=r"square:4 does not touch them, so no certificate"):
-        run(Leaky(), tmp_path, data, "square:4", ablation="columns:1", effort=Effort(steps=0, random=64))
+        run(Leaky(), tmp_path, greys(), "square:4", **hard)
     said = [json.loads(path.read_text()) for path in tmp_path.glob("evidence/*/evidence.json")]
     assert any(each["changed_though_untouched"] for each in said)
+    # Nothing goes on beside it, and nobody overlooks it.
+    with pytest.raises(FalseCertificateError, match="please report it; nothing goes on in this folder"):
+        run(Leaky(), tmp_path, greys(), "square:4", **hard)
 
 
 @pytest.fixture

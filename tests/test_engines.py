@@ -1,11 +1,12 @@
 """Engines: whoever makes the shards, they are there once, whole, and the same to the last byte."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -13,70 +14,72 @@ import pytest
 from typer.testing import CliRunner
 
 import costcert as cc
+from costcert.attacks.campaign import Campaign
+from costcert.attacks.effort import Effort
 from costcert.cli import app
-from costcert.engines import Resources, find_engine
-from costcert.engines.base import parse_options
+from costcert.commands.attack import AttackJob
+from costcert.engines import find_engine, on_slurm
+from costcert.engines.base import Losses, parse_options, threads_of_numpy
 from costcert.engines.on_local import place
-from costcert.errors import CostcertError
-from costcert.store.files import whole_file
+from costcert.errors import CostcertError, VotesError
+from costcert.geometry.ablations import parse_ablation
+from tiny import Leaky, greys
+from writing import SHARDS, WHOLE, Writing, opened, run, when, written
 
-SHARDS = 24
-
-
-@dataclass(frozen=True)
-class Writing:
-    """Writes a file a shard, and a line about who opened the job."""
-
-    folder: Path
-    pause: float = 0.0
-    bad: int | None = None
-
-    def open(self):
-        (self.folder / f"opened-{os.getpid()}-{time.time_ns()}").touch()
-        return self.make
-
-    def make(self, shard):
-        time.sleep(self.pause)
-        if shard == self.bad:
-            raise CostcertError(f"shard {shard} cannot be made")
-        with whole_file(self.folder / f"{shard}.txt") as temporary:
-            temporary.write_text(str(shard * shard))
+TESTS = str(Path(__file__).parent)
+PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
-def written(folder):
-    return {path.name: path.read_text() for path in folder.glob("*.txt")}
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes of one core each, started once: that takes longer than all that is tried on them."""
+    ray = pytest.importorskip("ray", reason="this engine needs ray")
+    from ray.cluster_utils import Cluster
 
-
-WHOLE = {f"{shard}.txt": str(shard * shard) for shard in range(SHARDS)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        nodes.add_node(num_cpus=1)
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+        yield nodes
+        ray.shutdown()
+        nodes.shutdown()
 
 
 @pytest.fixture(params=["local", "ray", "slurm"])
-def engine(request, tmp_path, monkeypatch):
-    """Each engine, on two workers of this machine."""
-    package = {"ray": "ray", "slurm": "submitit"}.get(request.param)
-    if package is not None:
-        pytest.importorskip(package, reason=f"this engine needs {package}")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    options = {"cluster": "local"} if request.param == "slurm" else {}
-    resources = Resources(workers=2, options=options, logs=tmp_path / "jobs")
-    return lambda job, shards, tell=lambda shard: None: find_engine(request.param)(
-        job, shards, resources, tell
-    )
+def engine(request, monkeypatch):
+    if request.param in PACKAGES:
+        pytest.importorskip(PACKAGES[request.param], reason=f"this engine needs {request.param}")
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    return request.param
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_every_shard_is_made_and_the_job_opened_once_per_worker(engine, tmp_path):
+def test_every_shard_is_made_and_the_job_opened_once_per_worker(engine, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("MKL_NUM_THREADS", "2")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     told = []
-    engine(Writing(tmp_path), range(SHARDS), told.append)
+    run(engine, Writing(tmp_path), tell=told.append)
     assert written(tmp_path) == WHOLE
     assert sorted(told) == list(range(SHARDS))
-    assert 1 <= len(list(tmp_path.glob("opened-*"))) <= 2
+    assert 1 <= len(opened(tmp_path)) <= 2
+    threads = {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "MKL_NUM_THREADS": "2"}
+    assert threads_of_numpy() == threads
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+    if engine != "local":
+        assert all(threads.items() <= note.items() for note in opened(tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_shard_that_cannot_be_made_is_one_sentence(engine, tmp_path):
-    with pytest.raises(CostcertError, match="shard 3 cannot be made"):
-        engine(Writing(tmp_path, bad=3), range(6))
+    # Its class tells the command line how to end.
+    with pytest.raises(VotesError) as error:
+        run(engine, Writing(tmp_path, bad=3), range(6))
+    assert str(error.value) == "shard 3 cannot be made"
     assert "3.txt" not in written(tmp_path)
 
 
@@ -85,7 +88,7 @@ def test_ranks_share_the_shards(tmp_path, monkeypatch):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "3")
         before = written(tmp_path)
-        find_engine("local")(Writing(tmp_path), range(SHARDS), Resources(), lambda shard: None)
+        run("local", Writing(tmp_path))
         assert len(written(tmp_path)) == len(before) + SHARDS // 3
     assert written(tmp_path) == WHOLE
     monkeypatch.setenv("RANK", "3")
@@ -105,56 +108,103 @@ def test_unknown_engines_and_options():
     assert parse_options(["partition=gpu", "mem_gb=8"]) == {"partition": "gpu", "mem_gb": "8"}
 
 
-CLUSTER = """
-import os, sys, time
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-from pathlib import Path
-import ray
-from ray.cluster_utils import Cluster
-sys.path.insert(0, {tests!r})
-from test_engines import SHARDS, Writing, written
-from costcert.engines import Resources, find_engine
+def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_path):
+    (node,) = cluster.worker_nodes
+    (raylet,) = node.all_processes["raylet"]
 
-folder = Path({folder!r})
-cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1}})
-other = cluster.add_node(num_cpus=1)
-ray.init(address=cluster.address, log_to_driver=False, logging_level=40,
-         runtime_env={{"env_vars": {{"PYTHONPATH": {tests!r}}}}})
-cluster.wait_for_nodes()
-done = []
+    def tell(shard):
+        """After two shards both workers stand before the gate: one is killed, one goes with its node."""
+        told.append(shard)
+        if len(told) == 2:
+            (alone,) = [note for note in opened(tmp_path) if note["parent"] != raylet.process.pid]
+            os.kill(alone["process"], signal.SIGKILL)
+            cluster.remove_node(node, allow_graceful=False)
+            (tmp_path / "gate").touch()
+
+    told = []
+    run("ray", Writing(tmp_path, gate=2, crowd=2), tell=tell)
+    assert written(tmp_path) == WHOLE
+    assert sorted(told) == list(range(SHARDS))
+
+
+def test_a_job_that_dies_is_replaced_for_what_it_did_not_make(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="this engine needs submitit")
+    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+
+    def tell(shard):
+        """After two shards both jobs stand before the gate: one loses its worker, one dies as a whole."""
+        told.append(shard)
+        if len(told) == 2:
+            one, other = opened(tmp_path)
+            os.kill(one["process"], signal.SIGKILL)
+            os.kill(other["parent"], signal.SIGKILL)
+            made.update(when(tmp_path))
+            (tmp_path / "gate").touch()
+
+    told, made = [], {}
+    run("slurm", Writing(tmp_path, gate=2), tell=tell)
+    assert written(tmp_path) == WHOLE
+    assert sorted(told) == list(range(SHARDS))
+    assert made.items() <= when(tmp_path).items()
+    assert 3 <= len(opened(tmp_path)) <= 4
+
+
+def test_a_shard_that_kills_every_job_ends_the_run(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="this engine needs submitit")
+    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    monkeypatch.setattr(Losses, "most_tries", 2)
+    monkeypatch.setattr(on_slurm, "_GRACE", 0)
+    with pytest.raises(CostcertError, match="SLURM lost shard 1 and the workers that made it again"):
+        run("slurm", Writing(tmp_path, deadly=1), range(3), workers=1)
+    assert written(tmp_path) == {"0.txt": "0"}
+    assert len(opened(tmp_path)) == 2
+
+
+def test_losses_are_borne_up_to_a_bound():
+    losses = Losses("Ray", 2)
+    for shard in range(8 * Losses.most_tries):
+        losses.add(shard % 10, "a node is gone")
+    with pytest.raises(CostcertError, match="Ray lost workers again and again: no room"):
+        losses.add(None, "no room")
+    losses = Losses("Ray", 2)
+    for _ in range(Losses.most_tries - 1):
+        losses.add(7, "a node is gone")
+    with pytest.raises(CostcertError, match="lost shard 7 and the workers that made it again and again"):
+        losses.add(7, "a node is gone")
+
+
+DRIVER = """
+import os, signal, sys
+from pathlib import Path
+from writing import Writing, run
+
+told = []
 
 def tell(shard):
-    done.append(shard)
-    if len(done) == 4 and {kill!r} == "node":
-        cluster.remove_node(other, allow_graceful=False)
-    if len(done) == 4 and {kill!r} == "worker":
-        pid = int(next(folder.glob("opened-*")).name.split("-")[1])
-        os.kill(pid, 9)
-    if len(done) == 4 and {kill!r} == "driver":
-        os.kill(os.getpid(), 9)
+    told.append(shard)
+    if len(told) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-missing = [n for n in range(SHARDS) if f"{{n}}.txt" not in written(folder)]
-find_engine("ray")(Writing(folder, pause=0.1), missing, Resources(workers=2), tell)
-ray.shutdown()
-cluster.shutdown()
+if __name__ == "__main__":
+    run(sys.argv[1], Writing(Path(sys.argv[2]), gate=2), tell=tell)
 """
 
 
-@pytest.mark.parametrize("kill", ["node", "worker", "driver"])
-def test_a_cluster_of_two_nodes_survives(tmp_path, kill):
-    """A node, a worker or the driver is killed in the middle: in the end every shard is there, whole."""
-    pytest.importorskip("ray", reason="this engine needs ray")
-    script = CLUSTER.format(tests=str(Path(__file__).parent), folder=str(tmp_path), kill=kill)
-    first = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=150)
-    if kill == "driver":
-        assert first.returncode == -signal.SIGKILL
-        assert 4 <= len(written(tmp_path)) < SHARDS
-        before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.txt")}
-        again = CLUSTER.format(tests=str(Path(__file__).parent), folder=str(tmp_path), kill="nobody")
-        first = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, timeout=150)
-        assert all(path.stat().st_mtime_ns == when for path, when in before.items())
-    assert first.returncode == 0, first.stderr[-2000:]
+@pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
+def test_a_driver_that_is_killed_is_started_again(engine, tmp_path):
+    """On a cluster of its own; in the end every shard is there, and those it left are as they were."""
+    script = [sys.executable, "-c", DRIVER, engine, str(tmp_path)]
+    # To a file: jobs that outlive the driver would keep a pipe open.
+    with (tmp_path / "said").open("wb") as said:
+        ended = subprocess.run(script, stdout=said, stderr=said, timeout=300).returncode
+    assert ended == -signal.SIGKILL, (tmp_path / "said").read_text()
+    before = when(tmp_path)
+    assert set(before) == {"0.txt", "1.txt"}
+    # Jobs that the driver left behind go on; what they make as well is the same.
+    (tmp_path / "gate").touch()
+    run(engine, Writing(tmp_path), [n for n in range(SHARDS) if f"{n}.txt" not in before])
     assert written(tmp_path) == WHOLE
+    assert before.items() <= when(tmp_path).items()
 
 
 def test_certificates_are_the_same_by_every_engine(tmp_path):
@@ -184,3 +234,98 @@ def test_certificates_are_the_same_by_every_engine(tmp_path):
     for number in (1, 4):
         (tmp_path / "slurm" / f"shard-{number:05d}.parquet").unlink()
     assert certified("slurm") == local
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+SLURM = ["--engine", "slurm", "--engine-option", "cluster=local", "--workers", "2"]
+
+
+def attacking(out, *more):
+    """A short attack on three images in three shards, with a patch that they share."""
+    words = ["attack", "--model", str(files("costcert") / "sample" / "model"), "--data", "sample"]
+    words += ["--limit", "3", "--shard-size", "1", "--patch", "4", "--universal", "fixed", "--device", "cpu"]
+    words += ["--places", "2", "--restarts", "1", "--steps", "2", "--random", "2"]
+    return [*words, "--out", str(out), *more]
+
+
+def attacked(out, *more):
+    result = CliRunner().invoke(app, attacking(out, *more))
+    assert result.exit_code == 0, result.output
+    return contents(out)
+
+
+@pytest.fixture(scope="module")
+def attacked_here(tmp_path_factory):
+    torch = pytest.importorskip("torch", reason="attacks by gradients need torch")
+    threads, folder = torch.get_num_threads(), tmp_path_factory.mktemp("attack") / "here"
+    # Fewer than there are cores: workers have to be told.
+    torch.set_num_threads(1)
+    assert len(attacked(folder)) == 6
+    yield folder
+    torch.set_num_threads(threads)
+
+
+def test_ranks_attack_as_one_process_does(attacked_here, tmp_path):
+    ranks = []
+    for rank in (1, 0):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", "costcert", *attacking(tmp_path / "out")]
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+        ranks.append(subprocess.Popen(words, **how))
+    (silent, complaint), (said, other) = [rank.communicate(timeout=300) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], complaint + other
+    assert silent == ""
+    assert "none of these was broken" in said
+    assert contents(tmp_path / "out") == contents(attacked_here)
+
+
+@pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
+@pytest.mark.filterwarnings("ignore")
+def test_an_attack_is_the_same_by_every_engine(engine, attacked_here, tmp_path):
+    """Begun here and gone on with elsewhere, or the other way round."""
+    here, out = contents(attacked_here), tmp_path / "out"
+    if engine == "slurm":
+        assert attacked(out, *SLURM) == here
+        (out / "shard-00001.parquet").unlink()
+        assert attacked(out) == here
+    else:
+        shutil.copytree(attacked_here, out)
+        for name in ("shard-00000.parquet", "shard-00002.parquet", "summary.json"):
+            (out / name).unlink()
+        assert attacked(out, "--engine", "ray", "--workers", "1") == here
+
+
+class LeakyJob(AttackJob):
+    """On a model that breaks the rule, and so its certificates."""
+
+    @cached_property
+    def campaign(self):
+        about = {"ablation": parse_ablation("columns:1"), "effort": Effort(steps=0, random=64)}
+        about |= {"defender": "costcert", "soft": None, "universal": None, "seed": 0}
+        return Campaign(Leaky(), greys(), "square:4", 1, self.request.asked.out, **about)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_false_certificate_ends_every_engine_with_3(tmp_path, monkeypatch):
+    monkeypatch.setattr("costcert.commands.attack.AttackJob", LeakyJob)
+
+    def falsely(name, *more):
+        result = CliRunner().invoke(app, attacking(tmp_path / name, "--shard-size", "3", *more))
+        assert list((tmp_path / name / "evidence").glob("*/evidence.json"))
+        assert result.exit_code == 3, result.output
+        return result.stderr
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert "so no certificate of this model holds" in falsely("ranks")
+    # What one of them found the first one hears of.
+    monkeypatch.setenv("RANK", "0")
+    assert "the evidence is in" in falsely("ranks")
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.delenv("RANK")
+    pytest.importorskip("submitit", reason="this engine needs submitit")
+    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    assert "so no certificate of this model holds" in falsely("slurm", *SLURM, "--workers", "1")

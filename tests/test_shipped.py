@@ -15,6 +15,7 @@ import costcert as cc
 from costcert.cli import app
 from costcert.errors import CostcertError
 from costcert.models.shipped import model_folder
+from costcert.store.files import read_json
 from costcert.tuning import TUNED, read_tuned
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "gtsrb_test.npz"
@@ -36,21 +37,23 @@ def test_an_unknown_one_is_refused():
         cc.load_model("shipped:gtsbr")
 
 
-def test_vote_takes_the_tuned_mutants_by_itself(tmp_path):
+def test_vote_and_attack_take_the_tuned_mutants_by_themselves(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "signs.npz",
         images=rng.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8),
         labels=np.array([0, 1, 42]),
     )
-    out = tmp_path / "votes"
-    words = ["vote", "--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz", "--out", str(out)]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    votes = cc.read_votes(out)
+    signs = ["--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz"]
+    lightly = ["--patch", "2", "--places", "1", "--random", "1", "--steps", "0"]
+    for words in (["vote", *signs], ["attack", *signs, *lightly]):
+        result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / words[0])])
+        assert result.exit_code == 0, result.output
+    votes, attack = cc.read_votes(tmp_path / "vote"), read_json(tmp_path / "attack" / "manifest.json")
     setting, best = read_tuned(model_folder("shipped:gtsrb") / TUNED)
     assert votes.ablation == setting.ablation
     assert votes.about["soft"] == {"temperature": setting.temperature, "best": best, "cap": 65536}
+    assert (attack["ablation"], attack["soft"]) == (str(votes.ablation), votes.about["soft"])
 
 
 def test_signs_are_recognised_and_certified():

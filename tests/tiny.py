@@ -55,3 +55,19 @@ def pictures(count=10, seed=1, *, class_names=None):
         rng.integers(0, 4, count),
         class_names=class_names,
     )
+
+
+class Leaky(Tiny):
+    """Lets every mutant see how bright the whole picture is, against the rule."""
+
+    def logits(self, images, regions):
+        answers = super().logits(images, regions)
+        answers[..., 1] += images.mean(axis=(1, 2, 3))[:, None]
+        answers[..., 2] += (255 - images).mean(axis=(1, 2, 3))[:, None]
+        return answers
+
+
+def greys(count=6):
+    """Pictures that `Leaky` gets right by looking beyond its region."""
+    images = np.random.default_rng(0).integers(120, 136, (count, 6, 8), dtype=np.uint8)
+    return ArrayDataset("greys", images, (images.mean(axis=(1, 2)) < 127.5) + 1)

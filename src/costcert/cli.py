@@ -670,12 +670,18 @@ def attack(
     device: Device = "auto",
     batch_size: BatchSize = None,
     shard_size: ShardSize = None,
+    engine: EngineName = "local",
+    workers: Workers = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
+    engine_option: EngineOptions = None,
 ) -> None:
     """Try to break top-k predictions with patches of real pixels, beside what is certified."""
     with _in_one_sentence():
         from costcert.attacks.effort import Effort
         from costcert.commands import vote as voting
         from costcert.commands.attack import Request, run
+        from costcert.commands.spreading import Spread
 
         code = run(
             Request(
@@ -697,6 +703,7 @@ def attack(
                     ablation=ablation,
                     soft=soft,
                     shard_size=shard_size,
+                    engine=Spread(engine, workers, cpus, gpus, engine_option or ()),
                 ),
                 patch=patch,
                 k=k,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,9 @@ import numpy as np
 
 from costcert.attacks.attempts import Attempt
 from costcert.attacks.effort import Effort
-from costcert.attacks.evidence import Inspector
+from costcert.attacks.evidence import Inspector, refuse_evidence
 from costcert.attacks.judging import Judge
-from costcert.attacks.results import SUMMARY, VERSION, Results
+from costcert.attacks.results import SUMMARY, UNIVERSAL, VERSION, Results
 from costcert.attacks.shard import Shard
 from costcert.attacks.spots import Sites, best_spots
 from costcert.certification import AnyPatch
@@ -28,7 +27,7 @@ from costcert.locations import Location, locate
 from costcert.models.classifier import Classifier, Pixels, Soft
 from costcert.polling import Poll
 from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep, write_json
-from costcert.store.parquet import positive, shard_path, shard_ranges
+from costcert.store.parquet import missing_shards, positive, shard_ranges
 from costcert.votes import Votes
 
 if TYPE_CHECKING:
@@ -69,64 +68,121 @@ def attack(
     Raises:
         FalseCertificateError: an attack did what was proved to be impossible; the evidence is in `out`.
     """
-    wanted = concrete(patch, model.image_size)
-    kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
-    if whole(k, "k") >= model.num_classes:
-        raise CostcertError(
-            f"the model tells {model.num_classes} classes apart, so no label can leave a top {k}: "
-            f"take a k of at most {model.num_classes - 1}"
-        )
-    if universal not in (None, "fixed", "random"):
-        raise SpellingError(f"a universal patch is fixed or random, got {universal!r}")
-    judge = Judge(model, kept, wanted, defender=defender, soft=soft)
-    campaign = _Campaign(judge, dataset, k, locate(out), effort or Effort(), universal, seed)
-    return campaign.run(shard_size, progress or (lambda done, images: None))
+    campaign = Campaign(
+        model,
+        dataset,
+        patch,
+        k,
+        locate(out),
+        ablation=parse_ablation(ablation) if isinstance(ablation, str) else ablation,
+        defender=defender,
+        soft=soft,
+        effort=effort or Effort(),
+        universal=universal,
+        seed=seed,
+    )
+    campaign.begin(shard_size)
+    campaign.share()
+    tell = progress or (lambda done, images: None)
+    missing = campaign.missing()
+    done = campaign.num_images - sum(map(campaign.shard_length, missing))
+    tell(done, campaign.num_images)
+    for number in missing:
+        campaign.make(number)
+        done += campaign.shard_length(number)
+        tell(done, campaign.num_images)
+    return campaign.seal(missing)
 
 
-class _Campaign:
+class Campaign:
+    """An attack on a data set, whoever makes its shards. The arguments are those of `attack`."""
+
     def __init__(
         self,
-        judge: Judge,
+        model: Classifier,
         dataset: Dataset,
+        patch: AnyPatch,
         k: int,
         folder: Location,
+        *,
+        ablation: Ablation | None,
+        defender: str,
+        soft: Soft | None,
         effort: Effort,
         universal: str | None,
         seed: int,
     ) -> None:
-        self.judge, self.dataset, self.k, self.folder = judge, dataset, k, folder
+        wanted = concrete(patch, model.image_size)
+        if whole(k, "k") >= model.num_classes:
+            raise CostcertError(
+                f"the model tells {model.num_classes} classes apart, so no label can leave a top {k}: "
+                f"take a k of at most {model.num_classes - 1}"
+            )
+        if universal not in (None, "fixed", "random"):
+            raise SpellingError(f"a universal patch is fixed or random, got {universal!r}")
+        self.judge = Judge(model, ablation, wanted, defender=defender, soft=soft)
+        self.dataset, self.k, self.folder = dataset, k, folder
         self.effort, self.universal, self.seed = effort, universal, seed
-        self.sites = Sites(judge.ablation, judge.patch, judge.model.image_size)
+        self.num_images = len(dataset)
+        self.sites = Sites(self.judge.ablation, wanted, model.image_size)
         self.about: dict[str, Any] = {
             # It also sees to it that a label means the same to the model and to the data.
-            **Poll(judge.model, dataset, judge.ablation, soft=judge.soft).about(),
-            "ablation": str(judge.ablation),
-            "patch": str(judge.patch),
+            **Poll(model, dataset, self.judge.ablation, soft=soft).about(),
+            "ablation": str(self.judge.ablation),
+            "patch": str(wanted),
             "k": k,
-            "defender": judge.defender.name,
+            "defender": self.judge.defender.name,
             "effort": asdict(effort),
             "universal": universal,
             "seed": seed,
         }
 
-    def run(self, shard_size: int | None, tell: Progress) -> Results:
-        images, size = len(self.dataset), self._shard_size(shard_size)
+    def begin(self, shard_size: int | None) -> None:
+        """The folder, or one to go on with if what is there is of the same run."""
+        size = self._shard_size(shard_size)
         if self.effort.steps or self.universal:
             self._refuse_without_gradients()
-        manifest = {"format": "costcert attack", "version": VERSION, "images": images, "shard_size": size}
-        join_manifest(self.folder, {**manifest, **self.about}, "attack", VERSION)
+        manifest = {"format": "costcert attack", "version": VERSION, "images": self.num_images}
+        join_manifest(self.folder, {**manifest, "shard_size": size, **self.about}, "attack", VERSION)
         sweep(self.folder)
-        found = []
-        ranges = shard_ranges(images, size)
-        for number, rows in enumerate(ranges):
-            tell(rows.start, images)
-            if not shard_path(self.folder, number).exists():
-                self._shard(rows).write(self.folder, number)
-            found.append(Results.read(self.folder, number, len(rows)))
-        tell(images, images)
-        results = Results.joined(found)
+        refuse_evidence(self.folder)
+
+    def share(self) -> None:
+        """Make what all shards share, the universal patch, unless it is there."""
+        if not self.is_shared():
+            self._universal_patch().save(self.folder)
+
+    def is_shared(self) -> bool:
+        return self.universal is None or (self.folder / UNIVERSAL).exists()
+
+    def missing(self) -> list[int]:
+        """Shards that are not there yet."""
+        refuse_evidence(self.folder)
+        return missing_shards(self.folder, len(self._ranges))
+
+    def shard_length(self, number: int) -> int:
+        return len(self._ranges[number])
+
+    def make(self, number: int) -> None:
+        """Attack the images of this shard, and write what was found."""
+        rows = self._ranges[number]
+        clean, votes = self._asked(rows)
+        rngs = [self._rng(name) for name in votes.image_ids]
+        shard = Shard(self.judge, self.sites, self.k, self.effort, clean, votes, rngs)
+        inspector = Inspector(self.judge, self.sites, clean, votes, shard.min_k, self.folder, self.about)
+        shard.attacked(inspector, self._shared).write(self.folder, number)
+
+    def seal(self, made: Sequence[int]) -> Results:
+        """Sum up a complete folder."""
+        parts = [Results.read(self.folder, number, len(rows)) for number, rows in enumerate(self._ranges)]
+        results = Results.joined(parts)
         write_json(self.folder / SUMMARY, {**results.summary(self.k), **self.about})
         return results
+
+    @cached_property
+    def _ranges(self) -> list[range]:
+        """Which images each shard holds, as the manifest has it."""
+        return shard_ranges(self.num_images, self._shard_size(None))
 
     def _shard_size(self, asked: int | None) -> int:
         """As asked, or as the run that is to be continued has it."""
@@ -152,33 +208,24 @@ class _Campaign:
         votes.image_ids = np.array(self.dataset.ids[rows.start : rows.stop], dtype=np.str_)
         return clean, votes
 
-    def _shard(self, rows: range) -> Results:
-        began = time.monotonic()
-        clean, votes = self._asked(rows)
-        rngs = [self._rng(name) for name in votes.image_ids]
-        shard = Shard(self.judge, self.sites, self.k, self.effort, clean, votes, rngs)
-        inspector = Inspector(self.judge, self.sites, clean, votes, shard.min_k, self.folder, self.about)
-        results = shard.attacked(inspector, self._shared)
-        return replace(results, seconds=np.full(len(rows), (time.monotonic() - began) / len(rows)))
-
     def _rng(self, name: str) -> np.random.Generator:
         """Chance that depends on the seed and the image alone, not on the shard it is in."""
         return np.random.default_rng(list(hashlib.sha256(f"{self.seed}/{name}".encode()).digest()))
 
     @cached_property
     def _shared(self) -> UniversalPatch | None:
-        """The universal patch, made once and kept in the folder."""
-        from costcert.attacks.painting import Painter
-        from costcert.attacks.universal import FILE, UniversalPatch, universal_patch
+        from costcert.attacks.universal import UniversalPatch
 
-        if self.universal is None:
-            return None
-        if not (self.folder / FILE).exists():
-            clean, votes = self._asked(range(min(len(self.dataset), _SHARED_BY)))
-            # Where the label is certified or lost already there is nothing to learn.
-            fought_over = (self.judge.positions(votes) <= self.k) & (self.judge.certified(votes) > self.k)
-            images = np.flatnonzero(fought_over if fought_over.any() else np.ones(len(votes)))
-            painter = Painter(self.judge, self.sites, clean, votes, self.k)
-            steps = max(1, self.effort.steps)
-            universal_patch(painter, self.universal, images, steps, self._rng("universal")).save(self.folder)
-        return UniversalPatch.load(self.folder)
+        return None if self.universal is None else UniversalPatch.load(self.folder)
+
+    def _universal_patch(self) -> UniversalPatch:
+        from costcert.attacks.painting import Painter
+        from costcert.attacks.universal import universal_patch
+
+        clean, votes = self._asked(range(min(self.num_images, _SHARED_BY)))
+        # Where the label is certified or lost already there is nothing to learn.
+        fought_over = (self.judge.positions(votes) <= self.k) & (self.judge.certified(votes) > self.k)
+        images = np.flatnonzero(fought_over if fought_over.any() else np.ones(len(votes)))
+        painter = Painter(self.judge, self.sites, clean, votes, self.k)
+        steps = max(1, self.effort.steps)
+        return universal_patch(painter, str(self.universal), images, steps, self._rng("universal"))

@@ -18,11 +18,23 @@ from costcert.models.classifier import Pixels
 from costcert.store.files import whole_file, write_json
 from costcert.votes import Votes
 
-FOLDER = "evidence"
+FOLDER, CASE = "evidence", "evidence.json"
 
 
 class FalseCertificateError(CostcertError):
     """What was proved is not so: a fault in this package, in the model's views or in the machine."""
+
+
+def refuse_evidence(folder: Location) -> None:
+    """Where a false certificate was found nothing goes on, whoever found it."""
+    evidence = folder / FOLDER
+    cases: list[Location] = [*evidence.iterdir()] if evidence.is_dir() else []
+    for case in sorted(cases, key=str):
+        if (case / CASE).is_file():
+            raise FalseCertificateError(
+                f"a certificate proved to be false, the evidence is in {case}: please report it; "
+                "nothing goes on in this folder until that is removed"
+            )
 
 
 class Inspector:
@@ -132,7 +144,7 @@ class Inspector:
             "scores_after": self.judge.defender.scores(now, self.judge.touched)[0].tolist(),
             "run": dict(self.about),
         }
-        write_json(folder / "evidence.json", content)
+        write_json(folder / CASE, content)
 
 
 def _safe(name: str) -> str:

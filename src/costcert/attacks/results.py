@@ -13,8 +13,8 @@ from costcert.errors import StoreError
 from costcert.locations import Location
 from costcert.store.parquet import list_column, lists, plain_column, read_table, shard_path, write_table
 
-VERSION = 1
-SUMMARY = "summary.json"
+VERSION = 2
+SUMMARY, UNIVERSAL = "summary.json", "universal.npz"
 
 Counts = npt.NDArray[np.int64]
 
@@ -32,7 +32,6 @@ class Results:
         places: [N, 2 n], top and left of each patch there; -1 where an image was not attacked.
         touched: mutants that see the patch there.
         won: the share of their ballots (in units, where they are soft) that the k best placed rivals got.
-        seconds: spent on the image.
         patched: [N, H * W * C].
     """
 
@@ -46,7 +45,6 @@ class Results:
     places: Counts
     touched: Counts
     won: npt.NDArray[np.float64]
-    seconds: npt.NDArray[np.float64]
     patched: npt.NDArray[np.uint8]
 
     def __len__(self) -> int:
@@ -101,5 +99,4 @@ class Results:
             "rivals_lifted": int(did),
             "rivals_liftable": int(could),
             "ballots_won": float(self.won[open_ones].mean()) if open_ones.any() else None,
-            "seconds": round(float(self.seconds.sum()), 1),
         }

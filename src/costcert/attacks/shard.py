@@ -72,7 +72,6 @@ class Shard:
             places=np.array([_flat(attempt, self.sites) for attempt in best], dtype=np.int64),
             touched=np.array([0 if a is None else len(a.spot.touched) for a in best], dtype=np.int64),
             won=self._won(after, best),
-            seconds=np.zeros(count),
             patched=patched.reshape(count, -1),
         )
 

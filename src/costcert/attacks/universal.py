@@ -11,6 +11,7 @@ import torch
 from costcert.attacks.attempts import Attempt, judged
 from costcert.attacks.judging import Judge
 from costcert.attacks.painting import Batch, Painter, mutants_at_once, normalised, step_sizes
+from costcert.attacks.results import UNIVERSAL
 from costcert.attacks.spots import Places, Prices, Sites
 from costcert.errors import StoreError
 from costcert.locations import Location
@@ -18,7 +19,6 @@ from costcert.models.classifier import Pixels
 from costcert.store.files import whole_file
 from costcert.store.parquet import read_npz
 
-FILE = "universal.npz"
 # Images a step looks at, at most; steps for each one of a patch for a single image.
 _IMAGES, _LONGER = 32, 5
 # Places that are compared for a patch that stays at one.
@@ -64,14 +64,16 @@ class UniversalPatch:
 
     def save(self, folder: Location) -> None:
         places = np.array([] if self.places is None else self.places, dtype=np.int64).reshape(-1, 2)
-        with whole_file(folder / FILE) as temporary, temporary.open("wb") as file:
+        with whole_file(folder / UNIVERSAL) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, pixels=self.pixels, places=places)
 
     @classmethod
     def load(cls, folder: Location) -> UniversalPatch:
-        arrays = read_npz(folder / FILE)
+        arrays = read_npz(folder / UNIVERSAL)
         if not {"pixels", "places"} <= set(arrays) or arrays["pixels"].dtype != np.uint8:
-            raise StoreError(f"{folder / FILE} holds no universal patch: remove it, and it is made again")
+            raise StoreError(
+                f"{folder / UNIVERSAL} holds no universal patch: remove it, and it is made again"
+            )
         places = tuple((int(top), int(left)) for top, left in arrays["places"])
         return cls(arrays["pixels"], places or None)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from costcert.attacks.campaign import attack
+from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
+from costcert.attacks.results import SUMMARY
 from costcert.commands import vote
-from costcert.commands.progress import bar
-from costcert.geometry.ablations import parse_ablation
-from costcert.geometry.patches import concrete, parse_patch
-from costcert.geometry.touch import touched
+from costcert.commands.spreading import spread, wait_until
+from costcert.engines.on_local import place
+from costcert.geometry.patches import parse_patch
 from costcert.metrics import wilson
+from costcert.store.files import read_json
+from costcert.store.parquet import shard_path
 
 # The code of a run that found a false certificate: neither a success nor the user's mistake.
 FALSE_CERTIFICATE = 3
@@ -28,7 +33,7 @@ class Request:
     """What was asked on the command line, as it was spelled.
 
     Args:
-        asked: the model and the images, and where to write.
+        asked: the model and the images, where to write, and who does the work.
     """
 
     asked: vote.Request
@@ -44,38 +49,69 @@ def run(request: Request) -> int:
     # What is quick to refuse comes before the model, which takes seconds to load.
     asked = request.asked
     parse_patch(request.patch)
-    soft = None if asked.soft is None else vote.parse_soft(asked.soft)
-    ablation = None if asked.ablation is None else parse_ablation(asked.ablation)
-    model, dataset, ablation = vote.loaded(asked, ablation)
-    console = Console(highlight=False, soft_wrap=True)
+    began = time.monotonic()
+    job = AttackJob(replace(request, asked=replace(asked, out=asked.out.resolve())))
     try:
-        with bar("attacking") as tell:
-            results = attack(
-                model,
-                dataset,
-                request.patch,
-                request.k,
-                asked.out,
-                ablation=ablation,
-                defender=request.defender,
-                soft=soft,
-                effort=request.effort,
-                universal=request.universal,
-                seed=asked.seed,
-                shard_size=asked.shard_size,
-                progress=tell,
-            )
+        campaign = spread(asked.engine, job, "attacking", begin=job.begin)
     except FalseCertificateError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"costcert: {error}", markup=False)
         return FALSE_CERTIFICATE
-    patch = concrete(request.patch, model.image_size)
-    delta = touched(ablation, patch, model.image_size).delta
+    if place()[0] > 0:
+        # Of many processes the first one speaks for all.
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    judge = campaign.judge
     console.print(
-        f"{patch} against {ablation}: touches at most {delta} of {ablation.count(model.image_size)} mutants"
+        f"{judge.patch} against {judge.ablation}: touches at most {judge.touched.delta} of "
+        f"{judge.touched.num_mutants} mutants"
     )
-    _table(console, results.summary(request.k), request)
+    _table(console, read_json(campaign.folder / SUMMARY), request)
     console.print(f"Patched images: {asked.out}")
+    console.print(f"Time of this run: {time.monotonic() - began:.0f} s")
     return 0
+
+
+class AttackJob:
+    """Makes shards of an attack, anywhere."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A model does not travel: every process loads its own.
+        return {"request": self.request}
+
+    @cached_property
+    def campaign(self) -> Campaign:
+        request, asked = self.request, self.request.asked
+        model, dataset, ablation, soft = vote.loaded(asked)
+        return Campaign(
+            model,
+            dataset,
+            request.patch,
+            request.k,
+            asked.out,
+            ablation=ablation,
+            defender=request.defender,
+            soft=soft,
+            effort=request.effort,
+            universal=request.universal,
+            seed=asked.seed,
+        )
+
+    def begin(self) -> Campaign:
+        """The folder, with all that its shards share."""
+        self.campaign.begin(self.request.asked.shard_size)
+        if place()[0] == 0:
+            self.campaign.share()
+        wait_until(self.campaign.is_shared)
+        return self.campaign
+
+    def open(self) -> Callable[[int], None]:
+        return self.campaign.make
+
+    def there(self, number: int) -> bool:
+        return shard_path(self.request.asked.out, number).exists()
 
 
 def _table(console: Console, summary: dict[str, Any], request: Request) -> None:
@@ -109,4 +145,3 @@ def _table(console: Console, summary: dict[str, Any], request: Request) -> None:
             f"{summary['rivals_liftable']:,} that the bound allows; {100 * summary['ballots_won']:.0f} % of "
             f"the touched ballots went to the {rivals}, where the bound assumes all."
         )
-    console.print(f"Time: {summary['seconds']:.0f} s, {count / max(summary['seconds'], 1e-9):.1f} images/s")

@@ -25,6 +25,7 @@ from costcert.metrics import Tally
 from costcert.reports.terminal import print_accuracy
 from costcert.store.certificates import CertificatesPlan, certificates_manifest
 from costcert.store.exports import EXPORTS, Export
+from costcert.store.parquet import shard_path
 from costcert.store.votes import VotesArchive, VotesFolder, VotesSource
 from costcert.tuning import Ballots, Setting, read_tuned
 from costcert.votes import Votes
@@ -239,6 +240,10 @@ class CertifyJob:
         source = _open(self.request)
         work, plan = _Work(self.request, source), CertificatesPlan(self.request.out, source.num_shards)
         return lambda number: plan.write(work.certify(source.shard(number)), number)
+
+    def there(self, number: int) -> bool:
+        assert self.request.out is not None
+        return shard_path(self.request.out, number).exists()
 
 
 class _Filling:

@@ -43,7 +43,7 @@ class Folder(Protocol):
 
     def shard_length(self, number: int) -> int: ...
 
-    def seal(self, made: Sequence[int]) -> None: ...
+    def seal(self, made: Sequence[int]) -> object: ...
 
 
 AnyFolder = TypeVar("AnyFolder", bound=Folder)
@@ -68,9 +68,14 @@ def spread(how: Spread, job: Job, doing: str, *, begin: Callable[[], AnyFolder])
         # Engines write logs to files of this machine.
         logs = source.folder.with_name("costcert-jobs") if isinstance(source.folder, Path) else None
         engine(job, missing, Resources(how.workers, how.cpus, how.gpus, options, logs), one_more)
-        while rank == 0 and source.missing():
-            # The shards of other ranks; torchrun ends us all if one of them fails.
-            time.sleep(_PATIENCE)
+        if rank == 0:
+            wait_until(lambda: not source.missing())
     if rank == 0:
         source.seal(missing)
     return source
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    """Wait for what other ranks do; torchrun ends us all if one of them fails."""
+    while not done():
+        time.sleep(_PATIENCE)

@@ -21,6 +21,7 @@ from costcert.models.classifier import Classifier, Soft
 from costcert.models.shipped import model_folder
 from costcert.polling import Poll
 from costcert.questions import Question
+from costcert.store.parquet import shard_path
 from costcert.store.votes import VotesFolder
 from costcert.tuning import TUNED, read_tuned
 from costcert.voting import begin, fill, vote
@@ -63,7 +64,7 @@ class Request:
 def run(request: Request) -> None:
     if request.engine.is_spread:
         return _run_spread(request)
-    model, dataset, ablation, soft = _asked(request)
+    model, dataset, ablation, soft = loaded(request)
     with bar("voting") as tell:
         folder = vote(
             model,
@@ -102,9 +103,12 @@ class VoteJob:
         poll, source = _poll(self.request), VotesFolder(self.request.out)
         return lambda number: fill(source, poll, [number])
 
+    def there(self, number: int) -> bool:
+        return shard_path(self.request.out, number).exists()
+
 
 def _poll(request: Request) -> Poll:
-    model, dataset, ablation, soft = _asked(request)
+    model, dataset, ablation, soft = loaded(request)
     return Poll(
         model,
         dataset,
@@ -115,7 +119,8 @@ def _poll(request: Request) -> Poll:
     )
 
 
-def _asked(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None]:
+def loaded(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None]:
+    """The model, the images, what mutants keep and how softly they vote: as asked for, tuned or trained."""
     # What is quick to refuse comes before the model, which takes seconds to load.
     soft = None if request.soft is None else parse_soft(request.soft)
     ablation = None if request.ablation is None else parse_ablation(request.ablation)
@@ -124,11 +129,6 @@ def _asked(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None
         ablation, soft = _tuned(request)
     elif request.ablation is None and request.soft is None and beside.is_file():
         ablation, soft = _tuned(replace(request, tuned=beside))
-    return *loaded(request, ablation), soft
-
-
-def loaded(request: Request, ablation: Ablation | None) -> tuple[Classifier, Dataset, Ablation]:
-    """The model, the images, and what its mutants keep: as asked for, or as it was trained."""
     dataset = _dataset(request)
     model = _model(request, dataset, ablation)
     kept = ablation or model.ablation
@@ -136,7 +136,7 @@ def loaded(request: Request, ablation: Ablation | None) -> tuple[Classifier, Dat
         raise CostcertError(
             f"{request.model} does not say what mutants keep: pass --ablation, as in columns:19"
         )
-    return model, dataset, kept
+    return model, dataset, kept, soft
 
 
 def _tuned(request: Request) -> tuple[Ablation, Soft | None]:

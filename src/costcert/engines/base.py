@@ -23,6 +23,9 @@ class Job(Protocol):
     def open(self) -> Make:
         """Get ready, once per process: load the model, open the data."""
 
+    def there(self, shard: int) -> bool:
+        """Whether the shard is made already; quick, and no reason to open anything."""
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -80,11 +83,46 @@ class Portable:
             import_module("torch").set_num_threads(self.threads)
         return self.job.open()
 
+    def there(self, shard: int) -> bool:
+        return self.job.there(shard)
+
 
 def _threads() -> int | None:
     """How many threads torch uses here, where it is in use at all."""
     torch: Any = sys.modules.get("torch")
     return None if torch is None else int(torch.get_num_threads())
+
+
+def threads_of_numpy() -> dict[str, str]:
+    """The same for numpy: it only looks at these, and only when it is first imported."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = os.environ.get("OMP_NUM_THREADS", str(cores))
+    own = {name: os.environ.get(name, threads) for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    return {"OMP_NUM_THREADS": threads, **own}
+
+
+class Losses:
+    """Workers that died; when that is no accident any more, it is said."""
+
+    # A shard that kills its worker so often is the shard's fault; so many losses for each worker are the
+    # cluster's.
+    most_tries = 5
+    most_lost = 20
+
+    def __init__(self, engine: str, workers: int) -> None:
+        self._engine, self._most = engine, self.most_lost * workers
+        self._lost = 0
+        self._tries: dict[int, int] = {}
+
+    def add(self, shard: int | None, why: str) -> None:
+        """A worker died, and with it the shard it was at, if any."""
+        self._lost += 1
+        what = "workers"
+        if shard is not None:
+            self._tries[shard] = self._tries.get(shard, 0) + 1
+            what = f"shard {shard} and the workers that made it"
+        if self._lost > self._most or (shard is not None and self._tries[shard] >= self.most_tries):
+            raise CostcertError(f"{self._engine} lost {what} again and again: {why}")
 
 
 @contextmanager

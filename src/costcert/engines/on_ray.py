@@ -12,13 +12,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costcert.engines.base import Job, Portable, Resources, explained
+from costcert.engines.base import Job, Losses, Portable, Resources, explained, threads_of_numpy
 from costcert.errors import CostcertError
-
-# A shard that kills its worker so often is the shard's fault.
-_MOST_TRIES = 5
-# So many losses for each worker are the cluster's.
-_MOST_LOST = 20
 
 
 def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]) -> None:
@@ -31,6 +26,8 @@ def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[i
         try:
             ray.init(
                 address=address,
+                # A cluster for one command needs no page about itself, which takes seconds to start.
+                include_dashboard=False if address == "local" else None,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
@@ -67,13 +64,14 @@ class _Crew:
         self._ray, self._tell = ray, tell
         self._job = ray.put(job)
         self._waiting = shards[::-1]
-        self._tries = dict.fromkeys(shards, 0)
-        self._lost = 0
         room = ray.cluster_resources()
         cpus, gpus = room.get("CPU", 1) / resources.cpus, room.get("GPU", 0) / (resources.gpus or 1)
         fits = int(min(cpus, gpus) if resources.gpus else cpus)
         self._most = min(resources.workers or max(1, fits), len(shards))
-        self._actor = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus)(_Worker)
+        self._losses = Losses("Ray", self._most)
+        # Without this Ray has numpy use as many threads as a worker has cores, and other bytes come out.
+        how = {"runtime_env": {"env_vars": threads_of_numpy()}}
+        self._actor = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, **how)(_Worker)
         self._hired: dict[Any, Any] = {}
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, int]] = {}
@@ -82,14 +80,13 @@ class _Crew:
         while self._waiting or self._busy:
             while self._waiting and self._idle:
                 self._assign(self._idle.pop(), self._waiting.pop())
-            if self._waiting and len(self._busy) + len(self._hired) < self._most:
+            while len(self._hired) < len(self._waiting) and len(self._busy) + len(self._hired) < self._most:
                 worker = self._actor.remote()
                 self._hired[worker.open.remote(self._job)] = worker
             (news, *_), _ = self._ray.wait([*self._busy, *self._hired])
             self._hear(news)
 
     def _assign(self, worker: Any, shard: int) -> None:
-        self._tries[shard] += 1
         self._busy[worker.make.remote(shard)] = (worker, shard)
 
     def _hear(self, news: Any) -> None:
@@ -99,19 +96,14 @@ class _Crew:
             self._ray.get(news)
         except self._ray.exceptions.RayTaskError as error:
             # The work itself failed, wherever it is tried: as if it had failed here.
-            raise error.as_instanceof_cause() from None
+            raise (
+                error.cause if isinstance(error.cause, CostcertError) else error.as_instanceof_cause()
+            ) from None
         except self._ray.exceptions.RayError as error:
-            self._lose(shard, str(error).splitlines()[0])
+            if shard is not None:
+                self._waiting.append(shard)
+            self._losses.add(shard, str(error).splitlines()[0])
             return
         self._idle.append(worker)
         if shard is not None:
             self._tell(shard)
-
-    def _lose(self, shard: int | None, why: str) -> None:
-        """A worker died, and with it what it was at."""
-        self._lost += 1
-        if shard is not None:
-            self._waiting.append(shard)
-        if self._lost > _MOST_LOST * self._most or (shard is not None and self._tries[shard] >= _MOST_TRIES):
-            what = "workers" if shard is None else f"shard {shard} and the workers that made it"
-            raise CostcertError(f"Ray lost {what} again and again: {why}")

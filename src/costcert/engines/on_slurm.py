@@ -1,26 +1,40 @@
-"""As an array of SLURM jobs, through submitit; where there is no SLURM, as processes of this machine."""
+"""As an array of SLURM jobs, through submitit; where there is no SLURM, as processes of this machine.
+
+A job that dies (killed, preempted, out of time, its node lost) is replaced by another one for those of its
+shards that are missing.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from os import environ
 from pathlib import Path
 from typing import Any
 
-from costcert.engines.base import Job, Portable, Resources, explained
+from costcert.engines.base import Job, Losses, Portable, Resources, explained, threads_of_numpy
 from costcert.errors import CostcertError
 
-# Seconds between two looks at the jobs.
+# Seconds between two looks at the jobs, and until the result of one that has ended is seen on a slow disk.
 _PATIENCE = 0.5
+_GRACE = 2.0
 
 
 def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]) -> None:
+    workers = min(resources.workers or len(shards), len(shards))
+    if workers:
+        executor = _executor(resources)
+        # Every so-manyth shard each, so that all have as much to do.
+        shares = [list(shards[at::workers]) for at in range(workers)]
+        with _environment(threads_of_numpy()):
+            _Crew(executor, Portable.packed(job), shares, tell).work()
+
+
+def _executor(resources: Resources) -> Any:
     with explained("submitit", "slurm"):
         import submitit
-    workers = min(resources.workers or len(shards), len(shards))
-    if not workers:
-        return
     options: dict[str, Any] = {"timeout_min": 24 * 60, **_numbers(resources.options)}
     cluster = options.pop("cluster", None)
     executor = submitit.AutoExecutor(folder=(resources.logs or Path("costcert-jobs")) / "%j", cluster=cluster)
@@ -35,43 +49,93 @@ def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[i
         nodes=1,
         **for_slurm,
     )
-    portable = Portable.packed(job)
-    # Every so-manyth shard each, so that all have as much to do.
-    shares = [list(shards[at::workers]) for at in range(workers)]
-    _await(executor.map_array(_make, [portable] * workers, shares), shares, tell)
+    return executor
 
 
-def _make(job: Portable, shards: list[int]) -> None:
-    """What one job of the array does."""
-    make = job.open()
-    for shard in shards:
-        make(shard)
-
-
-def _await(jobs: Sequence[Any], shards: Sequence[list[int]], tell: Callable[[int], None]) -> None:
-    waiting = dict(enumerate(jobs))
-    failed: list[str] = []
+def _make(job: Portable, shards: list[int]) -> CostcertError | None:
+    """What one job of the array does. Its error is returned: submitit makes plain text of what is raised."""
     try:
-        while waiting:
-            for number, each in list(waiting.items()):
-                if not each.done():
-                    continue
-                waiting.pop(number)
-                if (error := each.exception()) is not None:
-                    failed.append(f"{each.job_id}: {_why(str(error))}")
-                    continue
-                for shard in shards[number]:
-                    tell(shard)
-            time.sleep(_PATIENCE)
-    except KeyboardInterrupt:
-        for each in waiting.values():
-            each.cancel()
-        raise
-    if failed:
-        raise CostcertError(
-            f"{len(failed)} of {len(jobs)} jobs failed ({failed[0]}): finished shards are kept; "
-            "run the same command again for the others"
-        )
+        make = job.open()
+        for shard in shards:
+            # SLURM starts a job that was preempted again, from its first shard.
+            if not job.there(shard):
+                make(shard)
+    except CostcertError as error:
+        return error
+    return None
+
+
+class _Crew:
+    """Jobs at work, each with its share of the shards, which it makes in order."""
+
+    def __init__(
+        self, executor: Any, job: Portable, shares: Sequence[list[int]], tell: Callable[[int], None]
+    ) -> None:
+        self._executor, self._job, self._tell = executor, job, tell
+        self._losses = Losses("SLURM", len(shares))
+        jobs = executor.map_array(_make, [job] * len(shares), shares)
+        self._working = dict(enumerate(jobs))
+        self._shares = list(shares)
+        self._ended: dict[str, float] = {}
+
+    def work(self) -> None:
+        try:
+            while self._working:
+                for number, job in list(self._working.items()):
+                    self._look(number, job)
+                time.sleep(_PATIENCE)
+        except BaseException:
+            for job in self._working.values():
+                job.cancel(check=False)
+            raise
+
+    def _look(self, number: int, job: Any) -> None:
+        # Asked first: of a job that has ended no shard is overlooked.
+        ended = job.done()
+        share = self._shares[number]
+        while share and self._job.there(share[0]):
+            self._tell(share.pop(0))
+        if not ended:
+            return
+        if not job.paths.result_pickle.exists():
+            since = self._ended.setdefault(job.job_id, time.monotonic())
+            if time.monotonic() - since >= _GRACE:
+                self._lose(number, f"job {job.job_id} ended as {job.state}, its log is {job.paths.stderr}")
+            return
+        if (error := job.exception()) is not None:
+            why = _why(str(error))
+            if "UncompletedJobError" not in why:
+                raise CostcertError(f"job {job.job_id} failed ({why}): its log is {job.paths.stderr}")
+            # How submitit says that the time was up.
+            self._lose(number, why)
+            return
+        if (refused := job.result()) is not None:
+            raise refused
+        del self._working[number]
+        for shard in share:
+            self._tell(shard)
+
+    def _lose(self, number: int, why: str) -> None:
+        """A job died: another one makes what it did not."""
+        if not self._shares[number]:
+            del self._working[number]
+            return
+        self._losses.add(self._shares[number][0], why)
+        self._working[number] = self._executor.submit(_make, self._job, self._shares[number])
+
+
+@contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """What jobs that are submitted now find around them."""
+    before = {name: environ.get(name) for name in wanted}
+    environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            environ.pop(name, None)
+            if value is not None:
+                environ[name] = value
 
 
 def _why(report: str) -> str:
