@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 import costcert as cc
 import naive
+from costcert.defenders import kernels, worst_case
 from costcert.errors import CostcertError
+from costcert.geometry.touch import touched
 from strategies import (
     TIES,
     Election,
@@ -261,6 +263,25 @@ def test_patches_do_not_meet(data, election, ties):
         for name in HARD:
             assert certs.min_k(name, each.patch).tolist() == defined(alone, name, ties)
             assert certs.rank(name, each.patch).tolist() == ranked(alone, [name])[name]
+
+
+@pytest.mark.parametrize("rule", [kernels.CHEAPEST_FIRST, kernels.PAIRWISE])
+def test_walks_that_are_too_long_to_be_joined_do_not_meet_either(monkeypatch, rule):
+    """Patches are taken together up to so many flips; each keeps its own further budget."""
+    rng = np.random.default_rng(3)
+    truth = rng.integers(0, 4, 30)
+    ballots = np.where(rng.random((30, 12)) < 0.7, truth[:, None], rng.integers(0, 4, (30, 12)))
+    votes = cc.Votes(ballots, truth, num_classes=4, ablation="columns:2", image_size=(2, 12))
+    cases = [touched(votes.ablation, cc.Square(side), votes.image_size) for side in (1, 2, 1, 2)]
+    extras = [0, 3, 6, 1]
+    found = []
+    for longest in (1 << 20, 1, len(cases[0].flips) + len(cases[1].flips)):
+        monkeypatch.setattr(worst_case, "_LONG_WALK", longest)
+        found.append(
+            worst_case.worst_case(rule, votes, cases, members=truth[:, None], extras=extras).tolist()
+        )
+    assert found[0] == found[1] == found[2]
+    assert len({tuple(row) for row in found[0]}) == 4
 
 
 @given(elections(scenes(), st.integers(2, 4)), st.integers(1, 3), ties)

@@ -1,6 +1,6 @@
 """T_p: counted by the library, listed by the naive twin."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -38,6 +38,14 @@ def test_cases_are_the_maximal_touched_sets(scene):
     assert len(found) == len(set(found))
     assert set(found) == set(scene.windows)
     assert all(any(attacked <= case for case in found) for attacked in scene.sets)
+
+
+@pytest.mark.parametrize(("width", "times"), [(3, 2), (4, 3), (5, 2), (5, 4)])
+def test_patches_on_mutants_apart_touch_any_so_many_of_them(width, times):
+    """Of three mutants a patch touches one of three, two patches two: as many sets, but others."""
+    walk = touched(cc.Columns(1), cc.Several(cc.Square(1), times), (1, width))
+    found = {tuple(np.flatnonzero(mask)) for mask in walk.sets()}
+    assert found == set(combinations(range(width), times))
 
 
 @given(scenes())
