@@ -86,7 +86,8 @@ def load_model(
             of one that comes with the package, a torch module
             (normalised [M, C, H, W] to logits), or a function (pictures [M, H, W, C] to logits: whole
             numbers, or normalised if `mean` and `std` are given).
-        checkpoint: weights for `timm:` and `strip:`, as safetensors or a torch file of weights alone.
+        checkpoint: weights for `timm:` and `strip:`, as safetensors or a torch file of weights alone. A
+            model and a checkpoint may lie at a URL.
         num_classes: what the data has; a model of another number is refused.
         class_names: for people; a trained model has its own.
         hide: how hidden pixels are shown: `zero`, `black`, `mean`, `drop-tokens` or `crop`. By default as the

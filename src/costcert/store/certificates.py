@@ -96,7 +96,7 @@ def certificates_table(certificates: Certificates) -> Any:
 def write_certificates(
     certificates: Certificates, folder: str | Location, *, votes: Votes | None = None
 ) -> None:
-    """Write certificates to a folder as one shard, and into its manifest how their votes were made."""
+    """Write certificates to a folder or a URL as one shard, with how their votes were made."""
     images = {"images": len(certificates), "shard_size": len(certificates)}
     if votes is None:
         source = {
@@ -120,7 +120,7 @@ def write_certificates(
 
 
 def read_certificates(folder: str | Location) -> Certificates:
-    """All certificates of a folder at once."""
+    """All certificates of a folder or a URL at once."""
     return Certificates.joined(list(CertificatesFolder(folder).shards()))
 
 

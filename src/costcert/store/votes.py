@@ -76,7 +76,7 @@ def votes_manifest(votes: Votes, *, images: int, shard_size: int) -> dict[str, A
 
 
 def write_votes(votes: Votes, folder: str | Location, *, shard_size: int | None = None) -> None:
-    """Write votes to a folder; one that already holds part of the same is completed."""
+    """Write votes to a folder or a URL; one that already holds part of the same is completed."""
     folder = locate(folder)
     size = shard_size or default_shard_size(votes.num_mutants)
     join_manifest(folder, votes_manifest(votes, images=len(votes), shard_size=size), "votes", VERSION)
@@ -109,7 +109,7 @@ def write_votes_shard(votes: Votes, folder: Location, number: int) -> None:
 
 
 def read_votes(folder: str | Location) -> Votes:
-    """All votes of a folder at once; `VotesFolder` reads them a shard at a time."""
+    """All votes of a folder or a URL at once; `VotesFolder` reads them a shard at a time."""
     source = VotesFolder(folder)
     shards = [source.shard(number) for number in range(source.num_shards)]
     return shards[0] if len(shards) == 1 else _joined(shards)
