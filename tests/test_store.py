@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 
 import numpy as np
 import pyarrow as pa
@@ -121,12 +122,18 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_swept(tmp_path):
-    dead = 2**22 + 1
-    (tmp_path / f".shard-00000.parquet.{dead}.tmp").write_text("half")
-    alive = tmp_path / f".shard-00000.parquet.{os.getpid()}.tmp"
-    alive.write_text("being written")
-    sweep(tmp_path)
-    assert list(tmp_path.iterdir()) == [alive]
+    """Of this machine: processes of others cannot be asked."""
+    dead, host = 2**22 + 1, platform.node().replace(".", "-")
+    (tmp_path / f".shard-00000.parquet.{host}.{dead}.tmp").write_text("half")
+    alive = tmp_path / f".shard-00000.parquet.{host}.{os.getpid()}.tmp"
+    elsewhere = tmp_path / f".shard-00000.parquet.another-{host}.{dead}.tmp"
+    for path in (alive, elsewhere):
+        path.write_text("being written")
+    with whole_file(tmp_path / "shard-00001.parquet") as temporary:
+        temporary.write_text("being written, too")
+        assert temporary.name == f".shard-00001.parquet.{host}.{os.getpid()}.tmp"
+        sweep(tmp_path)
+        assert sorted(tmp_path.iterdir()) == sorted([alive, elsewhere, temporary])
 
 
 @pytest.fixture

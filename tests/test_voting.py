@@ -22,7 +22,7 @@ from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
 from costcert.errors import CostcertError
 from costcert.models.classifier import Soft, ballots_of
-from costcert.store import VotesFolder
+from costcert.store import VotesFolder, files
 from costcert.voting import vote
 from tiny import Tiny, pictures
 
@@ -157,7 +157,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     done = {path: path.stat().st_mtime_ns for path in out.glob("shard-*.parquet")}
     assert 3 <= len(done) < 15
     # As left by a writer that was killed in the middle of a shard.
-    (out / f".shard-00014.parquet.{running.pid}.tmp").write_bytes(b"PAR1 half a shard")
+    (out / f".shard-00014.parquet.{files._host()}.{running.pid}.tmp").write_bytes(b"PAR1 half a shard")
     vote(Tiny(), pictures(60), "columns:3", out=out)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
     assert not list(out.glob(".*"))

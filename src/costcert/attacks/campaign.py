@@ -91,7 +91,8 @@ def attack(
         campaign.make(number)
         done += campaign.shard_length(number)
         tell(done, campaign.num_images)
-    return campaign.seal(missing)
+    campaign.seal(missing)
+    return campaign.results()
 
 
 class Campaign:
@@ -172,12 +173,16 @@ class Campaign:
         inspector = Inspector(self.judge, self.sites, clean, votes, shard.min_k, self.folder, self.about)
         shard.attacked(inspector, self._shared).write(self.folder, number)
 
-    def seal(self, made: Sequence[int]) -> Results:
+    def seal(self, made: Sequence[int]) -> None:
         """Sum up a complete folder."""
-        parts = [Results.read(self.folder, number, len(rows)) for number, rows in enumerate(self._ranges)]
-        results = Results.joined(parts)
-        write_json(self.folder / SUMMARY, {**results.summary(self.k), **self.about})
-        return results
+        summary = self.results(pixels=False).summary(self.k)
+        write_json(self.folder / SUMMARY, {**summary, **self.about})
+
+    def results(self, *, pixels: bool = True) -> Results:
+        """What a complete folder holds."""
+        return Results.joined(
+            [Results.read(self.folder, n, len(rows), pixels=pixels) for n, rows in enumerate(self._ranges)]
+        )
 
     @cached_property
     def _ranges(self) -> list[range]:

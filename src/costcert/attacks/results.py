@@ -61,19 +61,18 @@ class Results:
         write_table(pa.table(table), shard_path(folder, number))
 
     @classmethod
-    def read(cls, folder: Location, number: int, rows: int) -> Results:
+    def read(cls, folder: Location, number: int, rows: int, *, pixels: bool = True) -> Results:
+        """A shard, if need be without its patched images, which are most of it."""
         path = shard_path(folder, number)
-        table = read_table(path)
+        names = [field.name for field in fields(cls) if pixels or field.name != "patched"]
+        table = read_table(path, names)
         if table.num_rows != rows:
             raise StoreError(f"{path} holds {table.num_rows} images, expected {rows}: make it again")
-        return cls(
-            *(
-                (list_column if field.name in ("places", "patched") else plain_column)(
-                    table, field.name, path
-                )
-                for field in fields(cls)
-            )
-        )
+        columns = {
+            name: (list_column if name in ("places", "patched") else plain_column)(table, name, path)
+            for name in names
+        }
+        return cls(**{"patched": np.zeros((rows, 0), np.uint8), **columns})
 
     def summary(self, k: int) -> dict[str, Any]:
         """Accuracies side by side, and how close the attack comes to the bound."""

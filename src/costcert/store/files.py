@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,7 +35,7 @@ def whole_file(path: Location, *, only_if_new: bool = False) -> Iterator[Path]:
         with _uploaded(path, only_if_new) as temporary:
             yield temporary
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -60,12 +62,13 @@ def _uploaded(url: Url, only_if_new: bool) -> Iterator[Path]:
 
 
 def sweep(folder: Location) -> None:
-    """Remove what a killed writer left in `folder`; in a store it leaves nothing."""
+    """Remove what a killed writer of this machine left in `folder`; in a store it leaves nothing."""
     if isinstance(folder, Url):
         return
     for leftover in folder.glob(".*.tmp"):
-        number = leftover.name.split(".")[-2]
-        if number.isdigit() and not _alive(int(number)):
+        *_, host, number, _ = leftover.name.split(".")
+        # Whether a process of another machine is still at work cannot be told from here.
+        if host == _host() and number.isdigit() and not _alive(int(number)):
             with suppress(OSError):
                 leftover.unlink()
 
@@ -154,6 +157,11 @@ def _why(path: Location, error: OSError) -> str:
         return f"the disk is full: {path} was not written; what was finished before it is kept"
     # Arrow's own words would name the temporary file.
     return f"cannot write {path}: {(os.strerror(error.errno) if error.errno else str(error)).lower()}"
+
+
+def _host() -> str:
+    """This machine's name, as a part of a file's name."""
+    return re.sub(r"[^\w-]", "-", platform.node()) or "here"
 
 
 def _alive(process: int) -> bool:

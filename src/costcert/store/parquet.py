@@ -46,12 +46,12 @@ def write_table(table: Any, path: Location) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_table(path: Location) -> Any:
+def read_table(path: Location, columns: list[str] | None = None) -> Any:
     try:
         # A shard fits into memory; asked for at once it is one request to a store.
         source = pa.BufferReader(path.read_bytes()) if isinstance(path, Url) else path
         with pq.ParquetFile(source) as file:
-            return file.read()
+            return file.read(columns)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
 
