@@ -47,8 +47,10 @@ def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> 
         dataset: Dataset = guests[kind].load()(rest, split)
         return dataset
     there = locate(text)
+    # What lies at a URL is told by its name: nobody asks a store for a guess.
+    is_folder = there.suffix != ".npz" if isinstance(there, Url) else there.is_dir()
     if isinstance(there, Url) or there.exists():
-        guess = f" (did you mean '{'npz' if there.suffix == '.npz' else 'folder'}:{text}'?)"
+        guess = f" (did you mean '{'folder' if is_folder else 'npz'}:{text}'?)"
     else:
         guess = nearest(kind, [*kinds, *guests]) if kind not in kinds else f" ({kind}: of what?)"
     raise SpellingError(f"unknown data {text!r}{guess}: write one of {SPELLINGS}")
