@@ -433,17 +433,21 @@ def test_shifted_clean_ballots_survive_every_attack(election, ties, tau):
         assert worst <= found["costcert"][n] <= found["cbn"][n] <= found["drs"][n]
 
 
-def test_shifts_weigh_more_where_fewer_mutants_are_touched():
+@pytest.mark.parametrize(("voting", "there"), [(10, 4), (19, 2)])
+def test_shifts_weigh_more_where_fewer_mutants_are_touched(voting, there):
     """Four silent mutants at column 0, one elsewhere: the smaller T_p leaves more clean ballots to shift.
 
     By hand, with cap 10 and tau 4: at column 0 the true label keeps 100 - 44 and rivals gain 44, so three of
-    them are paid for with 40; at column 1 it keeps 100 - 56, which all rivals pass without any attack.
+    them are paid for with 40; at column 1 it keeps 100 - 56, which all rivals pass without any attack. With
+    19 voters one rival is paid for at column 0, and for that no other place may be passed over.
     """
     extra = [naive.Strips("columns", 1, span=(0, 0))] * 3
-    scene = Scene((1, 12), [naive.Strips("columns", 1), *extra], cc.Rectangle(1, 1), naive.rectangle(1, 1))
-    units = [0, 0, *[10] * 10, 0, 0, 0]
-    election = Election(scene, [[[0]] * 15], [0], 9, units=[[[given] for given in units]], cap=10)
-    assert naive.costcert(election.ballots(0), [frozenset({0, 12, 13, 14})], 0, 9, cap=10, tau=4) == 4
+    families = [naive.Strips("columns", 1), *extra]
+    scene = Scene((1, voting + 2), families, cc.Rectangle(1, 1), naive.rectangle(1, 1))
+    units = [0, 0, *[10] * voting, 0, 0, 0]
+    election = Election(scene, [[[0]] * len(units)], [0], 9, units=[[[given] for given in units]], cap=10)
+    first = frozenset({0, voting + 2, voting + 3, voting + 4})
+    assert naive.costcert(election.ballots(0), [first], 0, 9, cap=10, tau=4) == there
     assert certified(election, ["costcert", "cbn"], tau=4) == {"costcert": [9], "cbn": [9]}
 
 
