@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("torch", reason="training needs costcert[models]")
 
@@ -270,6 +271,23 @@ def test_bad_recipes_get_one_sentence(change, says):
     with pytest.raises(CostcertError) as caught:
         find_recipe("default", **change)
     assert says in str(caught.value)
+
+
+def test_how_images_are_made_to_fit_is_part_of_the_model():
+    from costcert.commands.train import Request, _as_asked
+    from costcert.models.preprocessing import Preprocessing
+
+    own = Preprocessing((4, 4), crop_pct=0.9, crop_mode="center")
+    request = {"model": "strip:small", "data": "d", "ablation": "columns:3", "out": "o"}
+    assert _as_asked(Request(**request), own) == own
+    asked = _as_asked(Request(**request, fit="squash", interpolation="nearest"), own)
+    assert (asked.crop_mode, asked.crop_pct, asked.interpolation) == ("squash", 1.0, "nearest")
+    # All of a wide picture, each second column of it.
+    wide = np.arange(4 * 8 * 3, dtype=np.uint8).reshape(4, 8, 3)
+    assert (asked.prepare(Image.fromarray(wide)) == wide[:, 1::2]).all()
+    for change in ({"fit": "squish"}, {"interpolation": "biliner"}):
+        with pytest.raises(CostcertError, match="did you mean"):
+            _as_asked(Request(**request, **change), own)
 
 
 def test_train_then_vote_with_nothing_said_twice(tmp_path, monkeypatch):

@@ -363,6 +363,16 @@ def train(
     image_size: Annotated[
         str | None, typer.Option("--image-size", help="Side, or height x width, at the model's input.")
     ] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            "--fit",
+            help="Whole images: squash out of proportion, center without the border, border with padding.",
+        ),
+    ] = None,
+    interpolation: Annotated[
+        str | None, typer.Option("--interpolation", help="How to resize, as in bilinear or bicubic.")
+    ] = None,
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", help="Weights to start from: .safetensors or weights-only.")
     ] = None,
@@ -409,6 +419,8 @@ def train(
                 },
                 hide=hide,
                 image_size=image_size,
+                fit=fit,
+                interpolation=interpolation,
                 checkpoint=_located(checkpoint),
                 pretrained=pretrained,
                 device=device,

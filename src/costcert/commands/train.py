@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from costcert.datasets.subsets import Subset, limited
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.locations import Location
+from costcert.models.preprocessing import Preprocessing
 from costcert.recipes import Recipe, find_recipe
 
 
@@ -33,6 +34,8 @@ class Request:
     settings: dict[str, Any] = field(default_factory=dict)
     hide: str | None = None
     image_size: str | None = None
+    fit: str | None = None
+    interpolation: str | None = None
     checkpoint: Location | None = None
     pretrained: bool = False
     device: str = "cpu"
@@ -67,6 +70,7 @@ def run(request: Request) -> None:
         channels=1 if first.mode in ("L", "1", "I;16") else 3,
         pretrained=request.pretrained,
     )
+    preprocessing = _as_asked(request, preprocessing)
     if request.checkpoint is not None:
         start_from(mutants.network, request.checkpoint)
     identity = {
@@ -133,6 +137,16 @@ def run(request: Request) -> None:
     trainer.finish(lambda: save_model(request.out, network, card))
     console.print(f"Model: {request.out}")
     console.print(f"Next: costcert vote --model {request.out} --data {request.data} --split test --out votes")
+
+
+def _as_asked(request: Request, preprocessing: Preprocessing) -> Preprocessing:
+    """With the ways of resizing that were asked for in place of the network's own."""
+    asked: dict[str, Any] = {}
+    if request.fit is not None:
+        asked |= {"crop_mode": request.fit, "crop_pct": 1.0}
+    if request.interpolation is not None:
+        asked["interpolation"] = request.interpolation
+    return replace(preprocessing, **asked)
 
 
 def torch_seed(seed: int) -> None:
