@@ -451,6 +451,23 @@ def test_shifts_weigh_more_where_fewer_mutants_are_touched(voting, there):
     assert certified(election, ["costcert", "cbn"], tau=4) == {"costcert": [9], "cbn": [9]}
 
 
+def test_a_label_nobody_votes_for_may_be_the_only_one_to_pass():
+    """It comes before the true label and wins the tie; label 2, which is voted for, would need a unit more.
+
+    By hand: three mutants at column 0, one of which gives a unit to label 2, and three that give 2,000 each
+    to the true label 1. At column 0 the attacker has the 6,000 that label 0 lacks; elsewhere it lacks 4,000
+    and he has 2,000.
+    """
+    extra = [naive.Strips("columns", 1, span=(0, 0))] * 2
+    families = [naive.Strips("columns", 1), *extra]
+    scene = Scene((1, 4), families, cc.Rectangle(1, 1), naive.rectangle(1, 1))
+    ballots = [[[2], [1], [1], [1], [1], [1]]]
+    units = [[[1], [2000], [2000], [2000], [0], [0]]]
+    election = Election(scene, ballots, [1], 3, units=units, cap=2000)
+    assert defined(election, "costcert", "lowest", cap=2000) == [2]
+    assert certified(election, ["costcert"], "lowest") == {"costcert": [2]}
+
+
 @pytest.mark.parametrize("tau", [3, 2**31, 2**62, 2**63, 2**70])
 def test_a_shift_beyond_all_units_certifies_nothing(tau):
     """Where every clean ballot may be off by all it holds, every rival may be ahead, or tau is refused."""

@@ -344,8 +344,6 @@ def test_nothing_is_promised_about_images_that_could_not_be_read():
         ballots, [0, 0, 0], num_classes=4, ablation="columns:1", image_size=(1, 8), unread=unread
     )
     patch = cc.Square(1)
-    assert cc.stability(votes, patch, 1).tolist() == [1, 0, 1]
-    assert cc.exclusion(votes, patch, [2], 1).tolist() == [[True], [False], [True]]
     assert cc.min_k_all(votes, patch, [[0]] * 3).tolist() == [1, 4, 1]
     assert cc.min_k_any(votes, patch, [[0]] * 3).tolist() == [1, 4, 1]
     for bound in cc.bounds(votes, patch, np.ones((3, 8), dtype=bool)):

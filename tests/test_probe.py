@@ -5,7 +5,7 @@ import pytest
 
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Columns
-from costcert.models.classifier import Soft
+from costcert.models.classifier import Soft, ballots_of
 from costcert.probe import SAFETY, probe
 from tiny import Tiny, pictures
 
@@ -43,6 +43,25 @@ def test_epsilon_is_twice_the_largest_shift_with_room_to_spare():
     top = np.sort(usual, axis=-1)
     sure = top[..., -1] - top[..., -2] > found.epsilon
     assert (usual.argmax(-1) == moved.argmax(-1))[sure].all()
+
+
+def test_tau_is_twice_what_any_label_moved_in_any_way_with_room_to_spare():
+    """Only one of the ways moves, and not the last: one image at a time."""
+
+    class Nervous(Tiny):
+        def logits(self, images, regions):
+            alone = len(images) == 1 and len(regions) == len(REGIONS)
+            return super().logits(images, regions) + np.array([0.01 * alone, 0, 0, 0])
+
+    soft, pixels = Soft(0.5, 4), images(Tiny())
+    found = probe(Nervous(), pixels, REGIONS, soft=soft)
+    usual = Tiny().logits(pixels, REGIONS)
+    given = []
+    for logits in (usual, usual + np.array([0.01, 0, 0, 0])):
+        _, _, labels, units = ballots_of(logits, soft)
+        given.append(np.take_along_axis(units, labels.argsort(axis=-1), axis=-1))
+    moved = np.abs(given[0] - given[1]).max()
+    assert 0 < found.tau == 2 * SAFETY * moved < soft.cap
 
 
 def test_torch_threads_are_tried_and_put_back():

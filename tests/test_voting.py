@@ -218,6 +218,8 @@ def test_images_that_cannot_be_read_are_listed_and_count_as_wrong(tmp_path, phot
     assert source.unread() == ["b/1.png", "d/2.png"]
     votes = cc.read_votes(out)
     assert votes.image_ids[votes.unread].tolist() == ["b/1.png", "d/2.png"]
+    # Whoever overlooks that they were not read finds wrong votes.
+    assert (votes.ballots != votes.truth[:, None])[votes.unread].all()
     in_memory = vote(Tiny(), photos, ABLATION, soft=soft, skip_corrupt=True)
     assert np.array_equal(in_memory.unread, votes.unread)
     certificates = cc.certify(votes, [1, 2])
