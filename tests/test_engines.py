@@ -1,10 +1,12 @@
 """Engines: whoever makes the shards, they are there once, whole, and the same to the last byte."""
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +30,15 @@ from writing import SHARDS, WHOLE, Writing, opened, run, when, written
 
 TESTS = str(Path(__file__).parent)
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    """submitit does not wait for the processes it starts: Python would complain in whichever test is next."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="module")
