@@ -121,6 +121,28 @@ def test_it_agrees_with_the_library_where_mutants_are_uncertain(election, ties, 
             assert question.answer(row, defender, str(patch)) == expected, defender
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.25])
+def test_a_margin_of_just_epsilon_is_uncertain(epsilon):
+    """Four of nine ballots for the truth: with them the attacker has five, and the truth keeps four."""
+    least = np.float32(epsilon)
+    for margin, min_k in ((least, 2), (np.nextafter(least, np.float32(1)), 1)):
+        margins = np.float32([[margin] * 4 + [1] * 5])
+        votes = cc.Votes(
+            np.zeros((1, 9), int),
+            [0],
+            num_classes=2,
+            ablation="columns:1",
+            image_size=(1, 9),
+            margins=margins,
+        )
+        found = cc.certify(votes, "1", "costcert", epsilon=epsilon)
+        assert found.min_k("costcert", 1).tolist() == [min_k]
+        about = {"ablation": "columns:1", "image_size": [1, 9], "num_classes": 2}
+        question = check.Question({"votes": about, "epsilon": epsilon})
+        [row] = rows_of(votes, margins)
+        assert question.answer(row, "costcert", "square:1") == (1, min_k)
+
+
 @settings(max_examples=150)
 @given(elections(scenes()), ties)
 def test_it_agrees_with_the_definitions(election, ties):
