@@ -11,6 +11,7 @@ import string
 import struct
 import time
 import zipfile
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -28,6 +29,15 @@ WORLD = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
 PATIENCE = 20
 
 
+CASES = Counter()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counted():
+    yield
+    print(f"\nfuzzing: {CASES['refused']:,} inputs refused and {CASES['taken']:,} taken")
+
+
 def refused(work, *args, **more):
     """The sentence of a refusal, or None where it worked. Everything else is a failure of the test."""
     start, said = time.monotonic(), None
@@ -37,6 +47,7 @@ def refused(work, *args, **more):
         said = str(error)
     assert time.monotonic() - start < PATIENCE
     assert said is None or (said.strip() and "\n" not in said)
+    CASES["taken" if said is None else "refused"] += 1
     return said
 
 
