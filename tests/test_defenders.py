@@ -451,6 +451,49 @@ def test_shifts_weigh_more_where_fewer_mutants_are_touched(voting, there):
     assert certified(election, ["costcert", "cbn"], tau=4) == {"costcert": [9], "cbn": [9]}
 
 
+@pytest.mark.parametrize("ties", TIES)
+def test_many_rivals_that_lack_much(ties):
+    """Seventy rivals with units of their own, in no order, of whom a patch can pay for some."""
+    rng = np.random.default_rng(6)
+    scene = Scene((1, 72), [naive.Strips("columns", 1)], cc.Rectangle(1, 3), naive.rectangle(1, 3))
+    labels, units = rng.permutation(72), rng.integers(0, 4001, 72)
+    labels[::24], units[::24] = 35, 2000
+    one = [labels[:, None].tolist()]
+    election = Election(scene, one, [35], 80, units=[units[:, None].tolist()], cap=4000)
+    found = certified(election, PLAIN, ties)
+    assert found == {name: defined(election, name, ties, cap=4000) for name in PLAIN}
+    assert 8 < found["costcert"][0] < 71
+
+
+def test_uncertain_mutants_of_one_image_are_not_those_of_the_next():
+    rng = np.random.default_rng(8)
+    truth = rng.integers(0, 3, 12)
+    ballots = np.where(rng.random((12, 20)) < 0.8, truth[:, None], rng.integers(0, 3, (12, 20)))
+    about = {"num_classes": 3, "ablation": "columns:1", "image_size": (1, 20)}
+    uncertain = np.zeros((12, 20), dtype=bool)
+    uncertain[::2] = rng.random((6, 20)) < 0.4
+    together = cc.certify(cc.Votes(ballots, truth, **about), "1", HARD, uncertain=uncertain)
+    for n in range(12):
+        part = slice(n, n + 1)
+        alone = cc.certify(
+            cc.Votes(ballots[part], truth[part], **about), "1", HARD, uncertain=uncertain[part]
+        )
+        for name in HARD:
+            assert together.min_k(name, 1)[n] == alone.min_k(name, 1)[0], name
+
+
+def test_mutants_are_uncertain_if_named_or_close():
+    truth, margins = np.zeros(1, int), np.float32([[0, 0, 1, 1, 1, 1, 1, 1, 1]])
+    about = {"num_classes": 2, "ablation": "columns:1", "image_size": (1, 9), "margins": margins}
+    votes = cc.Votes(np.zeros((1, 9), int), truth, **about)
+    named = np.arange(9)[None] >= 7
+    # Two and two are four of nine, which is what it takes.
+    for doubts in ({"uncertain": named}, {"epsilon": 0.5}, {}):
+        assert cc.certify(votes, "1", "costcert", **doubts).min_k("costcert", 1).tolist() == [1]
+    both = cc.certify(votes, "1", "costcert", uncertain=named, epsilon=0.5)
+    assert both.min_k("costcert", 1).tolist() == [2]
+
+
 def test_a_label_nobody_votes_for_may_be_the_only_one_to_pass():
     """It comes before the true label and wins the tie; label 2, which is voted for, would need a unit more.
 

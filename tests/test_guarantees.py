@@ -338,6 +338,15 @@ def test_exhaustive_tiny_elections(ties):
             assert out[k][n] == (not naive.can_enter(after, 2, k, ties))
 
 
+def test_the_strongest_attack_comes_nearest_to_lifting_one_more():
+    """Anywhere label 1 can be lifted; where the truth loses a ballot, label 2 then lacks only one."""
+    ballots = [[2, 0, 0, 0, 0, 1, 1, 1]]
+    votes = cc.Votes(ballots, [0], num_classes=3, ablation="columns:1", image_size=(1, 8))
+    attack = cc.strongest(votes, 0, cc.Square(1))
+    assert attack.places == ((0, 1),)
+    assert attack.scores.tolist() == [3, 3, 2]
+
+
 def test_nothing_is_promised_about_images_that_could_not_be_read():
     ballots, unread = np.zeros((3, 8), dtype=int), np.array([False, True, False])
     votes = cc.Votes(
