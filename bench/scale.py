@@ -76,7 +76,7 @@ def main() -> int:
     console = Console(width=80, highlight=False)
     products = calibrated(options.seconds)
     table = Table(title=f"{options.shards} shards of about {options.seconds:g} s", width=80)
-    for title in ("engine", "workers", "start-up", "work", "shards/min", "overhead", "with start-up", "met"):
+    for title in ("engine", "workers", "start-up", "work", "per min", "overhead", "with start-up", "met"):
         table.add_column(title, justify="left" if title == "engine" else "right")
     for workers in (1, 2):
         plain = 0.0
@@ -96,7 +96,7 @@ def main() -> int:
                 met = "yes" if overhead < OVERHEAD else "no"
                 table.add_row(*row, f"{overhead:+.1%}", f"{with_startup:+.1%}", met)
     table.caption = (
-        "start-up: until the first shard begins; work: from there until all is done and put away; "
+        "start-up: until the first shard begins; work: from there until all is done and put away; per min: shards; "
         f"overheads are over the work of as many plain processes; met: the first is below {OVERHEAD:.0%}"
     )
     console.print(table)
