@@ -96,7 +96,8 @@ def main() -> int:
                 met = "yes" if overhead < OVERHEAD else "no"
                 table.add_row(*row, f"{overhead:+.1%}", f"{with_startup:+.1%}", met)
     table.caption = (
-        "start-up: until the first shard begins; work: from there until all is done and put away; per min: shards; "
+        "start-up: until the first shard begins; work: from there until all is done and put away; "
+        "per min: shards; "
         f"overheads are over the work of as many plain processes; met: the first is below {OVERHEAD:.0%}"
     )
     console.print(table)
