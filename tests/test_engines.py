@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import costcert as cc
 from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
 from costcert.cli import app
+from costcert.commands import vote
 from costcert.commands.attack import AttackJob
 from costcert.engines import find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
@@ -108,6 +110,26 @@ def test_ranks_share_the_shards(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(CostcertError, match="are whole numbers"):
         place()
+
+
+def test_a_rank_loads_the_model_once_and_hands_on_only_what_was_asked(tmp_path, monkeypatch):
+    loads = []
+    loaded = vote.loaded
+    monkeypatch.setattr(vote, "loaded", lambda request: loads.append(request) or loaded(request))
+    command = ["vote", "--model", "shipped:fashion", "--data", "sample", "--limit", "4", "--shard-size", "1"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    # The first rank waits for the shards of the other.
+    for rank in (1, 0):
+        monkeypatch.setenv("RANK", str(rank))
+        result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "votes")])
+        assert result.exit_code == 0, result.output
+    assert len(loads) == 2
+    assert len(cc.read_votes(tmp_path / "votes")) == 4
+    job = vote.VoteJob(loads[0])
+    assert job.poll is job.poll
+    told = pickle.loads(pickle.dumps(job))
+    assert told == job
+    assert vars(told) == {"request": loads[0]}
 
 
 def test_unknown_engines_and_options():

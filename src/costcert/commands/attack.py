@@ -18,6 +18,7 @@ from costcert.attacks.evidence import FalseCertificateError
 from costcert.attacks.results import SUMMARY
 from costcert.commands import vote
 from costcert.commands.spreading import spread, wait_until
+from costcert.engines.base import Told
 from costcert.engines.on_local import place
 from costcert.geometry.patches import parse_patch
 from costcert.metrics import wilson
@@ -71,15 +72,11 @@ def run(request: Request) -> int:
     return 0
 
 
-class AttackJob:
+@dataclass(frozen=True)
+class AttackJob(Told):
     """Makes shards of an attack, anywhere."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A model does not travel: every process loads its own.
-        return {"request": self.request}
+    request: Request
 
     @cached_property
     def campaign(self) -> Campaign:

@@ -142,10 +142,16 @@ def _write(request: Request, results: list[Results]) -> None:
         results[0].write(request.out)
     else:
         with whole_file(request.out) as temporary:
-            temporary.write_text(_table(request, results, ks, beside), encoding="utf-8")
+            temporary.write_text(_table(request, results, ks, beside, drawn), encoding="utf-8")
 
 
-def _table(request: Request, results: list[Results], ks: list[int], beside: Published | None) -> str:
+def _table(
+    request: Request,
+    results: list[Results],
+    ks: list[int],
+    beside: Published | None,
+    drawn: Callable[..., Figure] | None,
+) -> str:
     from costcert.reports import tables
     from costcert.reports.leaderboard import leaderboard
 
@@ -164,7 +170,7 @@ def _table(request: Request, results: list[Results], ks: list[int], beside: Publ
         return tables.latex(table, intervals=request.intervals)
     from costcert.reports.page import table_page
 
-    return table_page(table, request.title or "Leaderboard", compared=_comparison(request, results))
+    return table_page(table, request.title or "Leaderboard", compared=drawn)
 
 
 def _beside(request: Request, results: list[Results]) -> Published | None:

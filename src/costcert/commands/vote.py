@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from rich.console import Console
 
@@ -13,6 +14,7 @@ from costcert.commands.spreading import Spread, spread
 from costcert.datasets.base import Dataset
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited, read_ids, with_ids
+from costcert.engines.base import Told
 from costcert.engines.on_local import place
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
@@ -83,25 +85,30 @@ def run(request: Request) -> None:
 
 def _run_spread(request: Request) -> None:
     """The same with its shards made by many."""
+    job = VoteJob(replace(request, out=request.out.resolve()))
     folder = spread(
         request.engine,
-        VoteJob(replace(request, out=request.out.resolve())),
+        job,
         "voting",
-        begin=lambda: begin(request.out, _poll(request), request.shard_size, request.probe),
+        begin=lambda: begin(request.out, job.poll, request.shard_size, request.probe),
     )
     if place()[0] == 0:
         _summary(folder)
 
 
 @dataclass(frozen=True)
-class VoteJob:
+class VoteJob(Told):
     """Makes shards of votes, anywhere."""
 
     request: Request
 
+    @cached_property
+    def poll(self) -> Poll:
+        return _poll(self.request)
+
     def open(self) -> Callable[[int], None]:
-        poll, source = _poll(self.request), VotesFolder(self.request.out)
-        return lambda number: fill(source, poll, [number])
+        source = VotesFolder(self.request.out)
+        return lambda number: fill(source, self.poll, [number])
 
     def there(self, number: int) -> bool:
         return shard_path(self.request.out, number).exists()

@@ -28,6 +28,16 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True)
+class Told:
+    """The part of a job that travels: what was asked. What a process loads for it stays in that process."""
+
+    request: Any
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"request": self.request}
+
+
+@dataclass(frozen=True)
 class Resources:
     """What a job may use.
 
