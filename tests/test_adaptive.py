@@ -48,8 +48,8 @@ def test_the_answer_is_that_of_all_ballots(seed, sides, ks, soft, ablation):
             for name in ("rank", "min_k"):
                 of_part, of_full = (getattr(found, name)("costcert", side) <= k for found in (part, full))
                 assert (of_part == of_full).all()
-    if asked.asked is not None:
-        same = (asked.ballots == whole.ballots) | ~asked.asked
+    if asked.known is not None:
+        same = (asked.ballots == whole.ballots) | ~asked.known
         assert same.all()
 
 
@@ -65,36 +65,36 @@ def test_easy_questions_take_few_passes():
     data = pictures(6)
     data.labels[:] = 1
     votes = vote(Sure(), data, "columns:1", until=Question.about([1], [1], (6, 8)))
-    assert votes.asked is not None
-    assert votes.asked.sum(axis=1).max() <= 6
+    assert votes.known is not None
+    assert votes.known.sum(axis=1).max() <= 6
 
 
 def test_ballots_that_nobody_cast_are_never_counted():
     rng = np.random.default_rng(0)
-    asked = rng.random((20, 8)) < 0.6
-    asked[0, 0] = False
+    known = rng.random((20, 8)) < 0.6
+    known[0, 0] = False
     ballots, truth = rng.integers(0, 4, (20, 8)), rng.integers(0, 4, 20)
-    how = {"num_classes": 4, "ablation": "columns:3", "image_size": (6, 8), "asked": asked}
+    how = {"num_classes": 4, "ablation": "columns:3", "image_size": (6, 8), "known": known}
     votes = cc.Votes(ballots, truth, **how)
-    other = cc.Votes(np.where(asked, ballots, rng.integers(0, 4, (20, 8))), truth, **how)
+    other = cc.Votes(np.where(known, ballots, rng.integers(0, 4, (20, 8))), truth, **how)
     for found in ("costcert", "cbn", "drs"):
         one, two = (cc.certify(each, 2, [found]) for each in (votes, other))
         assert (one.min_k(found, 2) == two.min_k(found, 2)).all()
         assert (one.rank(found, 2) == two.rank(found, 2)).all()
-        plain = {**how, "asked": None}
-        full = cc.certify(cc.Votes(ballots, truth, **plain), 2, [found], uncertain=~asked)
+        plain = {**how, "known": None}
+        full = cc.certify(cc.Votes(ballots, truth, **plain), 2, [found], uncertain=~known)
         assert (one.min_k(found, 2) == full.min_k(found, 2)).all()
     for exclusive in (cc.exclusion(votes, 2, 1, k=2), cc.exclusion(other, 2, 1, k=2)):
         assert (exclusive == cc.exclusion(votes, 2, 1, k=2)).all()
-    assert votes.select("columns:3/stride=2").asked.shape == (20, 4)
-    assert votes.take([0]).asked.tolist() == asked[:1].tolist()
+    assert votes.select("columns:3/stride=2").known.shape == (20, 4)
+    assert votes.take([0]).known.tolist() == known[:1].tolist()
 
 
 def test_what_needs_all_ballots_says_so():
-    asked = np.ones((2, 8), dtype=bool)
-    asked[0, 0] = False
+    known = np.ones((2, 8), dtype=bool)
+    known[0, 0] = False
     votes = cc.Votes(
-        np.zeros((2, 8), int), [0, 0], num_classes=3, ablation="columns:3", image_size=(6, 8), asked=asked
+        np.zeros((2, 8), int), [0, 0], num_classes=3, ablation="columns:3", image_size=(6, 8), known=known
     )
     for call in (
         lambda: cc.certify(votes, 2, ["patchguard"]),
@@ -105,19 +105,19 @@ def test_what_needs_all_ballots_says_so():
         with pytest.raises(CostcertError, match="needs the ballots of all mutants"):
             call()
     assert cc.certify(votes, 2).defenders == ["costcert", "cbn", "drs"]
-    with pytest.raises(VotesError, match="asked is true or false for each"):
+    with pytest.raises(VotesError, match="known is true or false for each"):
         cc.Votes(
-            np.zeros((2, 8), int), [0, 0], num_classes=3, ablation="columns:3", image_size=(6, 8), asked=[1]
+            np.zeros((2, 8), int), [0, 0], num_classes=3, ablation="columns:3", image_size=(6, 8), known=[1]
         )
 
 
-def test_partly_asked_votes_on_disk(tmp_path):
+def test_partial_votes_on_disk(tmp_path):
     model, data = Tiny(3), pictures(30, 3)
     question = Question.about([2], [1, 2], model.image_size)
     folder = vote(model, data, "columns:2", until=question, out=tmp_path / "votes", shard_size=7)
     back, there = cc.read_votes(tmp_path / "votes"), vote(model, data, "columns:2", until=question)
-    assert (back.asked == there.asked).all()
-    assert folder.asked() == there.asked.sum() / 30
+    assert (back.known == there.known).all()
+    assert folder.evaluated() == there.known.sum() / 30
     full = vote(model, data, "columns:2", out=tmp_path / "full")
     words = ["certify", str(tmp_path / "votes"), "--patch", "2", "--k", "1,2", "--out"]
     assert CliRunner().invoke(app, [*words, str(tmp_path / "certs")]).exit_code == 0

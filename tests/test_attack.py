@@ -190,7 +190,7 @@ def test_a_false_certificate_is_fatal_and_leaves_its_evidence(model, tmp_path, m
         for name in ("ballots", "labels", "units"):
             assert (votes[f"{name}_before"][untouched] == votes[f"{name}_after"][untouched]).all()
         assert said["certificate"] == {
-            "defender": "costcert",
+            "classifier": cc.Deployed(model, ABLATION, soft=SHARP).classifier.to_json(),
             "patch": "square:2",
             "ties": "lowest",
             "min_k": 1,
@@ -264,7 +264,7 @@ def test_the_command_exits_with_3_where_a_certificate_is_false(on_the_command_li
         (["--patch", "sqare:2"], "did you mean 'square'?"),
         (["--patch", "4"], "does not fit a 3x10 image"),
         (["--defender", "costcerd"], "did you mean 'costcert'?"),
-        (["--defender", "patchguard", "--soft", "0.3,2"], "does not read soft ballots"),
+        (["--defender", "patchguard", "--soft", "0.3,2"], "patchguard reads one label a ballot"),
         (["--soft", "warm"], "write temperature and labels"),
         (["--universal", "yes"], "a universal patch is fixed or random, got 'yes'"),
         (["--data", "npz:nowhere.npz"], "is not there"),

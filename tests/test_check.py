@@ -2,7 +2,6 @@
 
 import ast
 import csv
-import hashlib
 import json
 import os
 import random
@@ -30,6 +29,7 @@ from costcert.geometry.ablations import Segment
 from costcert.models.classifier import Soft
 from costcert.store import VotesFolder
 from costcert.voting import vote
+from sealing import manifest_of, seal
 from strategies import elections, scenes, soft_elections, ties
 from tiny import Tiny, pictures
 
@@ -54,29 +54,31 @@ def test_the_checker_shares_no_code_with_what_it_checks(module):
         elif isinstance(node, ast.Import):
             imported |= {name.name.partition(".")[0] for name in node.names}
     assert imported <= set(sys.stdlib_module_names) | {"pyarrow"}
-    assert len(source.splitlines()) < 200
+    assert len(source.splitlines()) < 256
 
 
-def manifest_of(election, **asked):
-    """What the manifest of certificates of such votes would say."""
-    scene = election.scene
-    soft = None if election.units is None else {"labels": len(election.units[0][0]), "cap": election.cap}
-    votes = {
-        "ablation": str(scene.ablation),
-        "image_size": list(scene.image_size),
-        "num_classes": election.num_classes,
-        "soft": soft,
+def question_of(votes, **asked):
+    """What certificates of these votes would say they answer."""
+    described = {
+        "classifier": votes.classifier.to_json(),
+        "image_size": list(votes.image_size),
+        "num_classes": votes.num_classes,
     }
-    return {"votes": votes, **asked}
+    classifier = {**votes.classifier.to_json(), "ties": asked.pop("ties", "against")}
+    manifest = {"classifier": classifier, "defenders": ["costcert"], "patches": ["square:1"]}
+    return check.Question({**manifest, "epsilon": None, "tau": 0, **asked}, described)
 
 
-def rows_of(votes, margins=None):
+def rows_of(votes):
     for image in range(len(votes)):
         row = {"truth": int(votes.truth[image]), "ballots": votes.ballots[image].tolist()}
         if votes.is_soft:
             row["soft_labels"] = votes.labels[image].ravel().tolist()
             row["soft_units"] = votes.units[image].ravel().tolist()
-        yield row if margins is None else {**row, "margins": margins[image].tolist()}
+        for name in ("margins", "cuts", "known"):
+            if getattr(votes, name) is not None:
+                row[name] = getattr(votes, name)[image].tolist()
+        yield row
 
 
 @given(scenes())
@@ -98,7 +100,7 @@ def test_it_counts_the_pixels_of_every_place_and_mutant(scene):
 def test_it_agrees_with_the_library(election, ties, tau):
     votes, tau = election.votes(), tau if election.units is not None else 0
     certificates = cc.certify(votes, election.scene.patch, ties=ties, tau=tau)
-    question = check.Question(manifest_of(election, ties=ties, tau=tau))
+    question = question_of(votes, ties=ties, tau=tau)
     for image, row in enumerate(rows_of(votes)):
         for defender, patch in certificates.cases:
             found = question.answer(row, defender, str(patch))
@@ -111,11 +113,11 @@ def test_it_agrees_with_the_library(election, ties, tau):
 def test_it_agrees_with_the_library_where_mutants_are_uncertain(election, ties, rng):
     votes = election.votes()
     # Some margins equal epsilon as numbers of 32 bits, and none as one of 64.
-    margins = np.float32([[rng.choice([0, 0.1, 0.2]) for _ in row] for row in votes.ballots])
-    votes.margins = margins
+    near = np.float32([[rng.choice([0, 0.1, 0.2]) for _ in row] for row in votes.ballots])
+    votes = votes.replace(**{"cuts" if votes.is_soft else "margins": near})
     certificates = cc.certify(votes, election.scene.patch, ties=ties, epsilon=0.1)
-    question = check.Question(manifest_of(election, ties=ties, epsilon=0.1))
-    for image, row in enumerate(rows_of(votes, margins)):
+    question = question_of(votes, ties=ties, epsilon=0.1)
+    for image, row in enumerate(rows_of(votes)):
         for defender, patch in certificates.cases:
             expected = certificates.rank(defender, patch)[image], certificates.min_k(defender, patch)[image]
             assert question.answer(row, defender, str(patch)) == expected, defender
@@ -137,9 +139,8 @@ def test_a_margin_of_just_epsilon_is_uncertain(epsilon):
         )
         found = cc.certify(votes, "1", "costcert", epsilon=epsilon)
         assert found.min_k("costcert", 1).tolist() == [min_k]
-        about = {"ablation": "columns:1", "image_size": [1, 9], "num_classes": 2}
-        question = check.Question({"votes": about, "epsilon": epsilon})
-        [row] = rows_of(votes, margins)
+        question = question_of(votes, epsilon=epsilon)
+        [row] = rows_of(votes)
         assert question.answer(row, "costcert", "square:1") == (1, min_k)
 
 
@@ -147,7 +148,7 @@ def test_a_margin_of_just_epsilon_is_uncertain(epsilon):
 @given(elections(scenes()), ties)
 def test_it_agrees_with_the_definitions(election, ties):
     scene, classes = election.scene, election.num_classes
-    question = check.Question(manifest_of(election, ties=ties))
+    question = question_of(election.votes(), ties=ties)
     slow = {
         "costcert": naive.costcert,
         "cbn": naive.cbn,
@@ -200,6 +201,7 @@ def some_votes(count=12, *, soft=False, margins=True, **more):
         "ablation": "columns:2",
         "image_size": (3, 8),
         "margins": rng.random((count, 8)) if margins else None,
+        "cuts": rng.random((count, 8)) if soft else None,
         **more,
     }
     ballots = np.where(rng.random((count, 8)) < 0.7, truth[:, None], rng.integers(0, 4, (count, 8)))
@@ -242,8 +244,8 @@ def test_good_folders_are_found_good(folders):
         (some_votes(), ["--epsilon", "0.2"]),
         (some_votes(), ["--ablation", "columns:2/stride=3", "--ties", "lowest"]),
         (some_votes(unread=np.arange(12) % 5 == 0), []),
-        (some_votes(asked=np.arange(96).reshape(12, 8) % 7 > 1), ["--epsilon", "0.1"]),
-        (some_votes(soft=True, asked=np.arange(96).reshape(12, 8) % 5 > 0), ["--tau", "2"]),
+        (some_votes(known=np.arange(96).reshape(12, 8) % 7 > 1), ["--epsilon", "0.1"]),
+        (some_votes(soft=True, known=np.arange(96).reshape(12, 8) % 5 > 0), ["--tau", "2"]),
         (some_votes(ablation="blocks:2/stride=2/wrap=no", image_size=(4, 8), margins=False), []),
         (
             some_votes(
@@ -270,7 +272,7 @@ def test_every_way_to_certify_can_be_checked(tmp_path, votes, asked):
 def test_certificates_of_tuned_ballots_can_be_checked(tmp_path):
     vote(Tiny(), pictures(30), "columns:3", soft=Soft(0.5, 3), out=tmp_path / "votes", shard_size=11)
     tuned = {"format": "costcert tuning", "version": 1, "ablation": "columns:3/stride=2"}
-    tuned |= {"soft": {"temperature": 0.3, "best": 3}, "goal": {"patches": ["square:2"], "k": [1]}}
+    tuned |= {"soft": {"temperature": 0.5, "best": 3}, "goal": {"patches": ["square:2"], "k": [1]}}
     (tmp_path / "tuned.json").write_text(json.dumps({**tuned, "images": 30, "steps": []}))
     made = costcert(
         "certify", tmp_path / "votes", "-p", "2", "--tuned", tmp_path / "tuned.json", "-o", tmp_path / "certs"
@@ -283,14 +285,14 @@ def test_certificates_of_tuned_ballots_can_be_checked(tmp_path):
 @pytest.mark.parametrize("soft", [False, True])
 def test_certificates_of_an_archive_can_be_checked(tmp_path, soft):
     votes = some_votes(soft=soft)
-    arrays = (
-        {"labels": votes.labels, "units": votes.units, "cap": 100} if soft else {"ballots": votes.ballots}
-    )
+    arrays = {"ballots": votes.ballots}
+    if soft:
+        arrays = {"labels": votes.labels, "units": votes.units, "cuts": votes.cuts, "cap": 100}
     np.savez(tmp_path / "votes.npz", truth=votes.truth, margins=votes.margins, **arrays)
     world = ["--ablation", "columns:2", "--classes", 4, "--image-size", "3x8", "--epsilon", "0.1"]
     made = costcert("certify", tmp_path / "votes.npz", *world, "-p", "2", "-o", tmp_path / "certs")
     assert made.exit_code == 0, made.output
-    ask = ["check", tmp_path / "certs", "--votes", tmp_path / "votes.npz", "--all"]
+    ask = ["check", tmp_path / "certs", "--votes", tmp_path / "votes.npz", "--all", *world[:6]]
     result = costcert(*ask)
     assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
     np.savez(tmp_path / "votes.npz", truth=votes.truth, margins=votes.margins + 1, **arrays)
@@ -299,14 +301,12 @@ def test_certificates_of_an_archive_can_be_checked(tmp_path, soft):
 
 def resealed(folder, **changes):
     """Somebody who knows about digests changes a folder."""
-    path = folder / "manifest.json"
-    content = {**json.loads(path.read_text()), **changes}
-    content.pop("manifest_digest")
-    for name in content["shard_digests"]:
-        content["shard_digests"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    content["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    seal(folder, {**manifest_of(folder), **changes})
+
+
+def asked_of(folders, **changes):
+    """The classifier that certificates are of, but for these changes."""
+    return {**manifest_of(folders / "certs")["classifier"], **changes}
 
 
 def change(path, name, row, by):
@@ -348,7 +348,7 @@ def test_other_ballots_are_noticed_even_under_right_digests(folders):
 
 
 def test_another_question_is_noticed_even_under_right_digests(folders):
-    resealed(folders / "certs", ties="lowest")
+    resealed(folders / "certs", classifier=asked_of(folders, ties="lowest"))
     result = checked(folders, "--all")
     assert (result.exit_code, "derived rank" in result.stdout) == (1, True)
 
@@ -459,7 +459,7 @@ def test_an_export_of_an_archive_can_be_checked(tmp_path):
     assert costcert("certify", tmp_path / "votes.npz", *world, "-p", "2", "-o", path).exit_code == 0
     ask = ["check", path, "--votes", tmp_path / "votes.npz", "--all"]
     assert "60 derived again" in costcert(*ask, *world).stdout
-    assert "does not say how its votes were made: pass --ablation" in costcert(*ask).stderr
+    assert "certificates are not to be believed what they say of it: pass --abl" in costcert(*ask).stderr
 
 
 @pytest.mark.parametrize(
@@ -519,9 +519,12 @@ def test_a_second_run_seals_what_it_completes_and_keeps_other_digests(folders):
     (folders / "votes" / "shard-00001.parquet").unlink()
     # Damage elsewhere is not taken for what was written.
     change(folders / "votes" / "shard-00000.parquet", "truth", 1, lambda truth: (truth + 1) % 4)
-    cc.write_votes(some_votes(), folders / "votes", shard_size=5)
+    with pytest.raises(CostcertError, match=r"shard-00000.parquet holds something else"):
+        cc.write_votes(some_votes(), folders / "votes", shard_size=5)
+    assert "shards are missing" in checked(folders).stderr
+    cc.write_votes(some_votes(), folders / "votes", shard_size=5, overwrite=True)
     assert manifest.read_bytes() == before
-    assert "shard-00000.parquet is not the file that was written" in checked(folders).stdout
+    assert checked(folders).exit_code == 0
 
 
 def test_a_probe_added_later_leaves_a_sealed_folder_sealed(tmp_path):
@@ -552,10 +555,14 @@ def test_a_probe_added_later_leaves_a_sealed_folder_sealed(tmp_path):
         (
             lambda f: resealed(f / "certs", defenders=["nobody"] * 5),
             [],
-            "expected a certificate of 0, nobody, square:1",
+            "not one certificate for each defender and patch",
         ),
-        (lambda f: resealed(f / "certs", defenders="all"), [], "certificates, not"),
-        (lambda f: resealed(f / "certs", ablation="columns:3"), [], "damaged, or not of this version"),
+        (lambda f: resealed(f / "certs", defenders="all"), [], "not one certificate for each"),
+        (
+            lambda f: resealed(f / "certs", classifier=asked_of(f, ablation="columns:3")),
+            [],
+            "columns:3 is certified, but mutants of columns:2 voted",
+        ),
     ],
 )
 def test_bad_input_gets_one_sentence_and_never_passes(folders, damage, args, says):
@@ -691,23 +698,20 @@ def test_the_same_network_votes_the_same_again(sample_votes):
     result = checked(folder, "--model", model, "--data", "sample", "--replay", 5)
     assert result.exit_code == 0, result.output
     assert "has those that voted" in result.stdout
-    assert "Replay: 140 mutants of 5 images asked again" in result.stdout
+    assert "Replay: 140 mutants of 5 images evaluated again; 0 of them say" in result.stdout
 
 
 def test_ballots_that_the_network_never_cast_are_noticed(sample_votes, tmp_path):
     folder, model = sample_votes
     votes = cc.read_votes(folder / "votes")
     forged = np.where(np.arange(28) == 3, (votes.ballots + 1) % 10, votes.ballots)
-    margins = np.full(forged.shape, 5.0)
-    world = {"num_classes": 10, "ablation": votes.ablation, "image_size": votes.image_size}
-    about = {"image_ids": votes.image_ids, "about": votes.about, "margins": margins}
-    cc.write_votes(cc.Votes(forged, votes.truth, **world, **about), tmp_path / "votes")
+    cc.write_votes(votes.replace(ballots=forged), tmp_path / "votes")
     made = costcert("certify", tmp_path / "votes", "-p", "2", "-o", tmp_path / "certs")
     assert made.exit_code == 0, made.output
     # Its certificates follow from its ballots; only the network tells that these are not its ballots.
     result = checked(tmp_path, "--model", model, "--data", "sample", "--replay", 4)
     assert result.exit_code == 1
-    assert "4 vote otherwise, 0 of them within" in result.stdout
+    assert "0 of them say something else" in result.stdout
     assert result.stdout.count("mutant 3: voted") == 4
 
 

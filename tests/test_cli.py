@@ -114,7 +114,7 @@ def test_certificates_are_written_as_asked(npz, votes, tmp_path, ending):
     elif ending == "json":
         content = json.loads(out.read_text())
         found = pd.DataFrame(content["certificates"])
-        assert content["manifest"]["ties"] == "lowest"
+        assert content["manifest"]["classifier"]["ties"] == "lowest"
         assert content["accuracy"] == expected.accuracy().to_dict(orient="records")
     else:
         assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "shard-00000.parquet"]

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 import costcert as cc
 import naive
 from costcert.defenders import kernels, worst_case
+from costcert.defenders.base import Defender
+from costcert.defenders.costcert import CostCert
 from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
 from strategies import (
@@ -568,3 +570,42 @@ def test_masked_defenders_refuse_soft_ballots(defender):
     election = Election(scene, [[[0]] * 3], [0], 2, units=[[[2]] * 3], cap=2)
     with pytest.raises(CostcertError):
         certified(election, [defender])
+
+
+class Forgetful(Defender):
+    """Counts every ballot, whether it was cast or not, as a newcomer's first defender would."""
+
+    name = "forgetful"
+    title = "Forgetful"
+
+    def rivals(self, votes, patches, ties):
+        complete = votes.replace(known=None, tau=0)
+        return CostCert().rivals(complete, patches, ties)
+
+
+def test_a_defender_that_says_nothing_about_unknown_ballots_promises_nothing_for_them(monkeypatch):
+    rng = np.random.default_rng(5)
+    truth = rng.integers(0, 4, 59)
+    ballots = np.where(rng.random((59, 8)) < 0.8, truth[:, None], rng.integers(0, 4, (59, 8)))
+    known = rng.random((59, 8)) < 0.95
+    world = {"num_classes": 4, "ablation": "columns:2", "image_size": (3, 8)}
+    full = cc.Votes(ballots, truth, **world)
+    sets = [touched(full.ablation, cc.Square(2), full.image_size)]
+    for unsure in (full.replace(known=known), full):
+        found = Forgetful().min_k(unsure, sets)[0]
+        exact = CostCert().min_k(unsure, sets)[0]
+        assert (found >= exact).all()
+        assert ((found == 4) | (unsure.known is None) | known.all(axis=1)).all()
+    monkeypatch.setattr("costcert.defenders.find", lambda name: Forgetful())
+    with pytest.raises(cc.CostcertError, match="forgetful needs the ballots of all mutants"):
+        cc.certify(full.replace(known=known), 2, "forgetful")
+    uncertain = cc.certify(full, 2, "forgetful", uncertain=~known).min_k("forgetful", 2)
+    assert (uncertain[~known.all(axis=1)] == 4).all()
+    soft = cc.Votes.soft(ballots[..., None], np.full((59, 8, 1), 9), truth, cap=9, **world)
+    assert (cc.certify(soft, 2, "forgetful", tau=1).min_k("forgetful", 2) == 4).all()
+
+
+@pytest.mark.parametrize("method", ["min_k", "rank"])
+def test_what_looks_after_unknown_ballots_cannot_be_overridden(method):
+    with pytest.raises(cc.CostcertError, match=f"must not define {method}"):
+        type("Mine", (Defender,), {"name": "mine", "title": "Mine", method: lambda *args, **more: None})

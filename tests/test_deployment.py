@@ -1,5 +1,7 @@
 """What is deployed is what was certified."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -67,7 +69,7 @@ def test_a_masking_defender_predicts_for_its_patch():
         ({"ablation": ABLATION, "defender": "patchguard"}, "PatchGuard predicts by masking a patch"),
         (
             {"ablation": ABLATION, "defender": "patchguard", "patch": 2, "soft": Soft(1, 2)},
-            "does not read soft ballots",
+            "patchguard reads one label a ballot, but these votes are soft",
         ),
         ({"ablation": ABLATION, "defender": "costcerd"}, "costcert"),
         ({"ablation": ABLATION, "patch": 99}, "does not fit"),
@@ -98,3 +100,79 @@ def test_a_soft_ballot_names_the_best_labels_as_a_stable_sort_would():
         logits = rng.integers(0, 3, (40, 6, classes)).astype(np.float32)
         expected = np.argsort(-logits, axis=-1, kind="stable")[..., :best]
         assert (ballots_of(logits, Soft(0.5, best)).soft_labels == expected).all()
+
+
+@pytest.mark.parametrize("defender", ["patchguard", "costcert-masks"])
+def test_certificates_are_of_the_classifier_that_predicts(defender):
+    """Masking for one patch, asked about a smaller one: no rewriting of its pixels gets past the promise."""
+    mask, patch = "rectangle:1x3", "rectangle:1x1"
+    rng = np.random.default_rng(3)
+    deployed = cc.Deployed(Tiny(), "columns:1", defender=defender, patch=mask)
+    shown = rng.integers(0, 256, (40, 6, 8), dtype=np.uint8)
+    first = deployed.predict(list(shown), k=1)[:, 0]
+    promised = deployed.certify(list(shown), first, patch).min_k(defender, patch)
+    assert (promised < 4).any()
+    for column in range(8):
+        for value in (0, 255):
+            attacked = shown.copy()
+            # A rectangle as tall as the image touches no other mutants than one of a pixel: all of them are
+            # columns.
+            attacked[:, :, column] = value
+            listed = deployed.predict(list(attacked), k=4)
+            positions = np.argmax(listed == first[:, None], axis=1) + 1
+            assert (positions <= promised).all()
+    # What holds against the patch that is masked for is what is promised for whatever fits inside.
+    own = deployed.certify(list(shown), first, mask)
+    assert (promised == own.min_k(defender, mask)).all()
+    assert own.classifier.mask == cc.Rectangle(1, 3)
+
+
+def test_a_patch_beyond_the_mask_is_refused():
+    deployed = cc.Deployed(Tiny(), "columns:1", defender="patchguard", patch="rectangle:1x3")
+    with pytest.raises(CostcertError, match="rectangle:1x4 touches mutants beyond that: nothing is promised"):
+        deployed.certify(pictures(2).images[0], [0], "rectangle:1x4")
+    assert cc.Deployed(Tiny(), "columns:1", patch="rectangle:1x3").certify(
+        pictures(2).images[0], [0], "rectangle:1x4"
+    ), "a defender that does not mask is certified against any patch"
+
+
+@pytest.mark.parametrize("soft", [None, Soft(0.3, 2)], ids=["hard", "soft"])
+def test_a_finished_run_is_deployed_as_it_was_certified(tmp_path, soft):
+    data = pictures(20)
+    vote(Tiny(), data, ABLATION, soft=soft, out=tmp_path / "votes")
+    votes = cc.read_votes(tmp_path / "votes")
+    certs = cc.certify(votes.select("columns:3/stride=2"), [2, 3], ties="lowest")
+    cc.write_certificates(certs, tmp_path / "certs", votes=tmp_path / "votes")
+    deployed = cc.Deployed.from_run(tmp_path / "certs", Tiny())
+    assert deployed.classifier == cc.Defence(
+        cc.Columns(3, stride=2), "crop", soft, defender="costcert", ties="lowest"
+    )
+    listed = deployed.predict(list(data.images), k=4)
+    assert (np.argmax(listed == data.labels[:, None], axis=1) + 1 == certs.rank("costcert", 2)).all()
+    again = deployed.certify(list(data.images), data.labels, [2, 3])
+    assert (again.min_k("costcert", 3) == certs.min_k("costcert", 3)).all()
+    assert cc.Deployed.from_run(tmp_path / "votes", Tiny()).classifier == cc.Defence(
+        cc.Columns(3), "crop", soft, defender="costcert"
+    )
+    if soft is None:
+        with pytest.raises(CostcertError, match="masking a patch: say which, as in square:2"):
+            cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard")
+        with pytest.raises(CostcertError, match="square:4 was not certified there, only square:2, square:3"):
+            cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard", patch=4)
+        masking = cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard", patch=3)
+        assert masking.classifier.mask == cc.Square(3)
+        found = masking.certify(list(data.images), data.labels, 3).min_k("patchguard", 3)
+        assert (found == certs.min_k("patchguard", 3)).all()
+    with pytest.raises(CostcertError, match="is not the model that cast these votes"):
+        cc.Deployed.from_run(tmp_path / "certs", Tiny(seed=1))
+
+
+def test_what_nothing_can_deploy_is_refused():
+    votes = vote(Tiny(), pictures(4), ABLATION, soft=Soft(0.5, 3))
+    estimate = replace(votes.tempered(2).classifier, defender="costcert")
+    with pytest.raises(CostcertError, match="at what temperature"):
+        cc.Deployed.of(Tiny(), estimate)
+    with pytest.raises(CostcertError, match=r"nothing makes soft ballots of 3 labels at temperature 0\.25"):
+        votes.under(cc.Defence(votes.ablation, "crop", Soft(0.25, 3)))
+    with pytest.raises(CostcertError, match="shown hidden pixels as 'crop', but the classifier as 'zero'"):
+        cc.Deployed.of(Tiny(), cc.Defence(votes.ablation, "zero", defender="costcert"))

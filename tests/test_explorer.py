@@ -16,7 +16,7 @@ from PIL import Image
 import costcert as cc
 import naive
 from browser import opened
-from costcert.certification import doubtful
+from costcert.certification import distrusting
 from costcert.datasets.arrays import ArrayDataset
 from costcert.explorer.exhibit import Exhibit
 from costcert.explorer.pictures import Pictures
@@ -145,7 +145,7 @@ def page(visit, address):
 
 
 def worlds():
-    """Small elections of every kind: families, soft and hard, ties, distrusted ballots."""
+    """Small elections of every kind: families, soft and hard, ties, ballots not cast or not trusted."""
     rng = np.random.default_rng(11)
     families = (
         ("columns:3", (5, 9)),
@@ -166,15 +166,16 @@ def worlds():
         about = {"num_classes": classes, "ablation": ablation, "image_size": image_size}
         ties = ("against", "lowest")[turn // 8 % 2]
         epsilon = 0.2 if turn % 3 == 0 else None
-        margins = rng.random((1, mutants)).astype(np.float32)
+        near = rng.random((1, mutants)).astype(np.float32)
+        about["known"] = rng.random((1, mutants)) < 0.8 if turn % 4 < 2 else None
         if turn % 2:
             cap = int(rng.integers(2, 9))
             labels = np.stack([ballots, rng.integers(0, classes, mutants)], axis=1)
             units = rng.integers(0, cap // 2 + 1, (mutants, 2))
-            made = cc.Votes.soft([labels], [units], [truth], cap=cap, margins=margins, **about)
+            made = cc.Votes.soft([labels], [units], [truth], cap=cap, cuts=near, **about)
             terms = Terms(ties, epsilon, int(rng.integers(0, 2)))
         else:
-            made = cc.Votes([ballots], [truth], margins=margins, **about)
+            made = cc.Votes([ballots], [truth], margins=near, **about)
             terms = Terms(ties, epsilon)
         patch = cc.Rectangle(
             int(rng.integers(1, image_size[0] + 1)) if turn % 5 else 1, int(rng.integers(1, image_size[1]))
@@ -254,11 +255,11 @@ def test_its_arithmetic_is_the_librarys(page):
                 and region.columns.pixels(votes.image_size[1])[left : left + patch.width].any()
             ]
         # What is spent is the budget, and what is rewritten is what the attacker holds.
-        doubt = doubtful(votes, epsilon=terms.epsilon).unknown
-        taken = np.array(found["held"], bool) | (False if doubt is None else doubt[0])
+        known = distrusting(votes, epsilon=terms.epsilon).known
+        taken = np.array(found["held"], bool) | (False if known is None else ~known[0])
         assert sum(units for _, units in found["given"]) == found["budget"] == votes.cap * taken.sum()
         assert (np.array(found["rewritten"])[~taken] == -1).all()
-        if terms.epsilon is None and not terms.tau:
+        if terms.epsilon is None and not terms.tau and votes.known is None:
             attack = cc.strongest(votes, 0, patch, ties=terms.ties)
             assert what_the_next_lacks(found["scores"], votes, terms) == what_the_next_lacks(
                 attack.scores.tolist(), votes, terms

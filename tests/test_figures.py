@@ -38,6 +38,9 @@ DEFENDERS = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+CLASSIFIER = cc.Defence(cc.Columns(4))
+
+
 def made_up(
     num_classes=10,
     patches=(2, 4, 6),
@@ -62,7 +65,11 @@ def made_up(
     tally = Tally()
     tally.add(
         cc.Certificates(
-            found, image_ids=np.arange(images).astype(str), num_classes=num_classes, image_size=size
+            found,
+            image_ids=np.arange(images).astype(str),
+            num_classes=num_classes,
+            image_size=size,
+            classifier=CLASSIFIER,
         )
     )
     votes = {"num_classes": num_classes, "image_size": list(size), "class_names": class_names}

@@ -357,3 +357,15 @@ def test_nothing_is_promised_about_images_that_could_not_be_read():
     assert cc.min_k_any(votes, patch, [[0]] * 3).tolist() == [1, 4, 1]
     for bound in cc.bounds(votes, patch, np.ones((3, 8), dtype=bool)):
         assert bound.tolist() == [1, 4, 1]
+
+
+def test_bounds_never_count_a_ballot_that_was_not_cast():
+    """`known` names ballots to go by; the votes themselves know better which of them were cast."""
+    rng = np.random.default_rng(11)
+    ballots, truth = rng.integers(0, 3, (60, 8)), rng.integers(0, 3, 60)
+    cast = rng.random((60, 8)) < 0.7
+    world = {"num_classes": 3, "ablation": "columns:2", "image_size": (3, 8)}
+    full, part = cc.Votes(ballots, truth, **world), cc.Votes(ballots, truth, known=cast, **world)
+    told = cc.bounds(part, 2, np.ones((60, 8), bool))
+    assert told == pytest.approx(cc.bounds(full, 2, cast))
+    assert (told.min_k_high > cc.bounds(full, 2, np.ones((60, 8), bool)).min_k_high).any()

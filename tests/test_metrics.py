@@ -16,6 +16,7 @@ def certificates(rank, min_k, num_classes=10):
         image_ids=np.arange(len(rank)).astype(str),
         num_classes=num_classes,
         image_size=(8, 8),
+        classifier=cc.Defence(cc.Columns(2)),
     )
 
 

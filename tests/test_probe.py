@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+import costcert as cc
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Columns
 from costcert.models.classifier import Soft, ballots_of
 from costcert.probe import SAFETY, probe
+from costcert.voting import vote
 from tiny import Tiny, pictures
 
 REGIONS = Columns(3).regions(Tiny.image_size)
@@ -58,8 +60,8 @@ def test_tau_is_twice_what_any_label_moved_in_any_way_with_room_to_spare():
     usual = Tiny().logits(pixels, REGIONS)
     given = []
     for logits in (usual, usual + np.array([0.01, 0, 0, 0])):
-        _, _, labels, units = ballots_of(logits, soft)
-        given.append(np.take_along_axis(units, labels.argsort(axis=-1), axis=-1))
+        said = ballots_of(logits, soft)
+        given.append(np.take_along_axis(said.soft_units, said.soft_labels.argsort(axis=-1), axis=-1))
     moved = np.abs(given[0] - given[1]).max()
     assert 0 < found.tau == 2 * SAFETY * moved < soft.cap
 
@@ -83,3 +85,43 @@ def test_torch_threads_are_tried_and_put_back():
 def test_a_probe_of_nothing():
     with pytest.raises(CostcertError, match="at least one image and one region"):
         probe(Tiny(), np.zeros((0, 6, 8, 1), np.uint8), REGIONS)
+
+
+class Undecided(Tiny):
+    """The third and the fourth logit are as good as equal, and asking for one mutant alone swaps them."""
+
+    def logits(self, images, regions):
+        answers = np.broadcast_to(np.float32([3, 2, 1, 1]), (len(images), len(regions), 4)).copy()
+        answers[..., 3] += 1e-5 if len(images) * len(regions) == 1 else -1e-5
+        return answers
+
+
+def test_a_label_at_the_cut_is_uncertain_as_a_whole():
+    """Which of the two is named moves a whole entry; tau is about ballots that name the same labels."""
+    soft, pixels = Soft(1.0, 3), images(Tiny())
+    found = probe(Undecided(), pixels, REGIONS, soft=soft)
+    assert found.epsilon == pytest.approx(2 * SAFETY * 2e-5, rel=1e-2)
+    # The entry that moves holds thousands of units.
+    assert ballots_of(Undecided().logits(pixels, REGIONS), soft).soft_units[0, 0, 2] > 5000
+    assert found.tau < 100
+    votes = vote(Undecided(), pictures(5), "columns:3", soft=soft)
+    assert (votes.cuts < found.epsilon).all()
+    careful = cc.certify(votes, 1, "costcert", epsilon=found.epsilon, tau=found.tau)
+    assert (careful.min_k("costcert", 1) == 4).all(), "every ballot may be another one"
+    all_named = vote(Undecided(), pictures(5), "columns:3", soft=Soft(1.0, 4))
+    assert np.isinf(all_named.cuts).all(), "where all labels are named nothing is cut"
+
+
+@pytest.mark.parametrize("best", [1, 2, 3])
+def test_cuts_are_distances_to_the_first_label_left_out(best):
+    logits = np.random.default_rng(2).normal(size=(7, 5, 4)).astype(np.float32)
+    found = ballots_of(logits, Soft(0.5, best))
+    ordered = -np.sort(-logits, axis=-1)
+    assert (found.cuts == ordered[..., best - 1] - ordered[..., best]).all()
+    assert (found.margins == ordered[..., 0] - ordered[..., 1]).all()
+
+
+def test_epsilon_of_soft_ballots_needs_to_know_the_cut():
+    votes = vote(Tiny(), pictures(5), "columns:3", soft=Soft(1.0, 2)).replace(cuts=None)
+    with pytest.raises(CostcertError, match=r"\(cuts\), so no mutant can be told to be within epsilon"):
+        cc.certify(votes, 1, epsilon=0.1)

@@ -45,19 +45,19 @@ def run_folder(tmp_path_factory):
         image_size=SIDE,
         image_ids=[f"picture-{n:03d}" for n in range(90)],
         class_names=NAMES,
+        hide="crop",
         about={
             "model": {
                 "name": "made up",
                 "digest": "sha256:0",
-                "hide": "crop",
                 "preprocessing": {"image_size": [SIDE, SIDE]},
             },
             "data": {"name": "npz", "split": "test"},
         },
     )
     cc.write_votes(votes, folder / "votes", shard_size=32)
-    cc.write_certificates(cc.certify(votes.hard(), PATCHES), folder / "certs", votes=votes.hard())
-    cc.write_certificates(cc.certify(votes, PATCHES), folder / "soft", votes=votes)
+    cc.write_certificates(cc.certify(votes.hard(), PATCHES), folder / "certs", votes=folder / "votes")
+    cc.write_certificates(cc.certify(votes, PATCHES), folder / "soft", votes=folder / "votes")
     np.savez(
         folder / "images.npz",
         images=rng.integers(0, 256, (90, SIDE, SIDE, 3), dtype=np.uint8),
@@ -313,7 +313,7 @@ def test_votes_of_other_images_are_refused(run_folder, tmp_path):
     cc.write_votes(votes.take(slice(0, 5)), tmp_path / "few")
     result = ran(run_folder / "certs", "--votes", tmp_path / "few", "--out", tmp_path / "r.html")
     assert result.exit_code == 2
-    assert "pass the votes that these certificates were made from" in " ".join(result.stderr.split())
+    assert "their digests differ): pass the votes that were certified" in " ".join(result.stderr.split())
 
 
 def test_fifty_thousand_images_fit_into_three_megabytes():
@@ -330,7 +330,10 @@ def test_fifty_thousand_images_fit_into_three_megabytes():
 
     tally = Tally()
     tally.add(certificates)
-    manifest = {"votes": {"num_classes": 1000, "image_size": [28, 28], "ablation": "columns:4"}}
+    manifest = {
+        "classifier": certificates.classifier.to_json(),
+        "votes": {"num_classes": 1000, "image_size": [28, 28]},
+    }
     text = page([Run(Results("large", manifest, tally))])
     assert "of the 50,000 test images" in text
     assert len(text.encode()) < 3_000_000

@@ -38,6 +38,7 @@ from costcert.explorer.pictures import Pictures
 from costcert.explorer.service import create_app
 from costcert.explorer.shield import Access
 from costcert.explorer.single import Terms
+from costcert.questions import Question
 from served import served
 from tiny import Tiny, pictures
 
@@ -102,6 +103,37 @@ def test_it_is_alive_and_counts(client):
     buckets = [int(n) for n in re.findall(r"_bucket\{.*?\} (\d+)", text)]
     assert buckets == sorted(buckets)
     assert f"costcert_request_seconds_count {buckets[-1]}\n" in text
+
+
+@pytest.mark.parametrize("soft", [None, SOFT], ids=["hard", "soft"])
+def test_partial_votes_are_answered_as_the_library_answers(soft):
+    """Mutants that adaptive voting did not evaluate are the attacker's, for the true label and any other."""
+    question = Question.about([2], [1], Tiny.image_size)
+    partial = cc.vote(Tiny(), pictures(30), "columns:3", soft=soft, until=question)
+    assert partial.known is not None
+    exhibit, kind = Exhibit(partial), "soft" if soft else "hard"
+    with served(exhibit) as where, httpx.Client(base_url=where, timeout=30) as asking:
+        expected = cc.certify(partial, 2)
+        table = asking.get("/certificates", params={"patch": "2", "ballots": kind}).json()["defenders"]
+        assert set(table) == {"costcert", "cbn", "drs"}
+        for name, found in table.items():
+            assert found["rank"] == expected.rank(name, 2).tolist()
+            assert found["min_k"] == expected.min_k(name, 2).tolist()
+        accuracy = asking.get("/accuracy", params={"patch": "2", "ballots": kind}).json()["defenders"]
+        top = expected.accuracy(1).set_index("defender")
+        assert {name: found["certified"][0] for name, found in accuracy.items()} == top.certified.to_dict()
+        for row in range(30):
+            image = partial.image_ids[row]
+            shown = asking.get(f"/votes/{image}", params={"ballots": kind}).json()
+            assert shown["unknown"] == np.flatnonzero(~partial.known[row]).tolist()
+            assert [shown["ballots"][mutant] for mutant in shown["unknown"]] == [-1] * len(shown["unknown"])
+            for label in range(4):
+                asked = {"image": image, "label": label, "patches": ["2"], "view": kind}
+                (answer,) = asking.post("/certify", json=asked).json()["certificates"]
+                one = cc.certify(partial.take([row]).replace(truth=[label]), 2)
+                assert {name: found["min_k"] for name, found in answer["defenders"].items()} == {
+                    name: one.min_k(name, 2)[0] for name in one.defenders
+                }
 
 
 def test_votes_are_those_of_the_image(client, votes):
@@ -591,7 +623,7 @@ def test_answers_fit_the_description(exhibit):
 def test_what_to_show(tmp_path, votes):
     cc.write_votes(votes, tmp_path / "votes")
     hard = cc.certify(votes.hard(), [2], ties="lowest")
-    cc.write_certificates(hard, tmp_path / "certs", votes=votes.hard())
+    cc.write_certificates(hard, tmp_path / "certs", votes=tmp_path / "votes")
     exhibit, deployed = opened(Request(source=tmp_path / "votes"))
     assert (list(exhibit.views), deployed, exhibit.pictures) == (["hard", "soft"], None, None)
     exhibit, _ = opened(Request(source=tmp_path / "certs"))
@@ -629,21 +661,13 @@ def test_the_demo_and_its_model(tmp_path):
     cc.write_votes(exhibit.views["soft"].votes, tmp_path / "votes")
     model = ROOT / "src" / "costcert" / "sample" / "model"
     shown, deployed = opened(Request(source=tmp_path / "votes", model=str(model)))
-    assert deployed.soft == cc.Soft(0.25, 4)
+    assert deployed.classifier.soft == cc.Soft(0.25, 4)
     # What the model saw is found by itself, because the data are the sample.
     assert shown.pictures.file(image).media_type == "image/png"
     manifest = json.loads((tmp_path / "votes" / "manifest.json").read_text())
     manifest["made"]["model"]["digest"] = "sha256:0"
     cc.write_votes(
-        cc.Votes(
-            exhibit.votes.ballots,
-            exhibit.votes.truth,
-            num_classes=10,
-            ablation="columns:4",
-            image_size=28,
-            image_ids=exhibit.votes.image_ids,
-            about=manifest["made"],
-        ),
+        exhibit.votes.replace(about=manifest["made"]),
         tmp_path / "of another",
     )
     with pytest.raises(CostcertError, match="not the model that cast these votes"):

@@ -1,6 +1,5 @@
 """Tables on disk: whole or not at all, the same when read back, and no damaged file taken for a good one."""
 
-import json
 import os
 import platform
 
@@ -8,10 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import costcert as cc
+from costcert.cli import app
 from costcert.store import VotesArchive, VotesFolder
 from costcert.store.files import sweep, whole_file
+from sealing import manifest_of, seal
 
 RNG = np.random.default_rng(7)
 
@@ -143,26 +145,35 @@ def folder(tmp_path):
 
 
 def rewrite(folder, **changes):
-    path = folder / "manifest.json"
-    content = json.loads(path.read_text())
-    content.update(changes)
-    path.write_text(json.dumps(content))
+    seal(folder, {**manifest_of(folder), **changes})
+
+
+def asked(folder, **changes):
+    return {**manifest_of(folder)["classifier"], **changes}
 
 
 def cut(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
+def filled(path, content):
+    path.write_bytes(content)
+    seal(path.parent)
+
+
 def without_column(path, name):
     pq.write_table(pq.read_table(path).drop_columns([name]), path)
+    seal(path.parent)
 
 
 def with_column(path, name, values):
     table = pq.read_table(path)
     pq.write_table(table.set_column(table.column_names.index(name), name, values), path)
+    seal(path.parent)
 
 
 SHARD = "shard-00001.parquet"
+SOFT = {"temperature": None, "best": 2, "cap": 3}
 
 
 @pytest.mark.parametrize(
@@ -178,20 +189,25 @@ SHARD = "shard-00001.parquet"
         (lambda f: rewrite(f, images="many"), "images should be a positive whole number"),
         (lambda f: rewrite(f, images=0), "images should be a positive whole number"),
         (lambda f: rewrite(f, images=11), "holds 2 images, expected 3"),
-        (lambda f: rewrite(f, ablation="columns:99"), "columns:99 does not fit"),
-        (lambda f: rewrite(f, ablation=None), "is damaged"),
+        (lambda f: rewrite(f, classifier=asked(f, ablation="columns:99")), "columns:99 does not fit"),
+        (lambda f: rewrite(f, classifier=asked(f, ablation=None)), "is damaged"),
+        (lambda f: rewrite(f, classifier=asked(f, ties="sometimes")), "is damaged"),
+        (lambda f: rewrite(f, classifier=asked(f, mask="triangle:3")), "is damaged"),
+        (lambda f: rewrite(f, classifier=asked(f, hide=3)), "is damaged"),
+        (lambda f: rewrite(f, classifier=None), "does not say which classifier it is of"),
         (lambda f: rewrite(f, image_size="4"), "is damaged"),
         (lambda f: rewrite(f, image_size=None), "is damaged"),
         (lambda f: rewrite(f, num_classes=2), "does not fit its manifest: ballots"),
-        (lambda f: rewrite(f, soft={"labels": 2}), "is damaged"),
-        (lambda f: rewrite(f, soft="yes"), "is damaged"),
-        (lambda f: rewrite(f, soft={"labels": 2, "cap": 3}), "no column 'soft_labels'"),
+        (lambda f: rewrite(f, classifier=asked(f, soft={"best": 2})), "is damaged"),
+        (lambda f: rewrite(f, classifier=asked(f, soft="yes")), "is damaged"),
+        (lambda f: rewrite(f, classifier=asked(f, soft=SOFT)), "no column 'soft_labels'"),
         (lambda f: rewrite(f, made=None), "is damaged"),
         (lambda f: rewrite(f, class_names=["a"]), "got 1 class names for 5 classes"),
         (lambda f: (f / SHARD).unlink(), "1 of 3 shards are missing"),
-        (lambda f: cut(f / SHARD), "no readable Parquet file"),
-        (lambda f: (f / SHARD).write_bytes(b""), "no readable Parquet file"),
-        (lambda f: (f / SHARD).write_text("image_id,truth\n"), "no readable Parquet file"),
+        (lambda f: cut(f / SHARD), "is not the file that was sealed"),
+        (lambda f: filled(f / SHARD, (f / SHARD).read_bytes()[:-20]), "no readable Parquet file"),
+        (lambda f: filled(f / SHARD, b""), "no readable Parquet file"),
+        (lambda f: filled(f / SHARD, b"image_id,truth\n"), "no readable Parquet file"),
         (lambda f: without_column(f / SHARD, "ballots"), "no column 'ballots'"),
         (lambda f: with_column(f / SHARD, "truth", pa.array([1, None, 2, 3])), "empty places"),
         (lambda f: with_column(f / SHARD, "truth", pa.array([0.5] * 4)), "truth must be whole numbers"),
@@ -209,7 +225,8 @@ def test_damage_to_votes_is_noticed(folder, damage, says):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda f: cut(f / "shard-00000.parquet"), "no readable Parquet file"),
+        (lambda f: cut(f / "shard-00000.parquet"), "is not the file that was sealed"),
+        (lambda f: filled(f / "shard-00000.parquet", b"PAR1"), "no readable Parquet file"),
         (lambda f: (f / "shard-00000.parquet").unlink(), "is missing"),
         (lambda f: rewrite(f, patches=["square:3"]), "does not fit its manifest"),
         (lambda f: rewrite(f, patches=["triangle:3"]), "is damaged"),
@@ -279,3 +296,101 @@ def test_soft_archives_are_read(tmp_path):
 def test_a_folder_is_read_a_shard_at_a_time(folder):
     source = VotesFolder(folder)
     assert [len(source.shard(n)) for n in range(source.num_shards)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("what", ["votes", "certificates"])
+def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
+    """Same manifest, other numbers: what is on disk stays, and says that it is something else."""
+    first, second = hard_votes(), hard_votes()
+    made = {"votes": (first, second), "certificates": (cc.certify(first, 2), cc.certify(second, 2))}[what]
+    write = {"votes": cc.write_votes, "certificates": cc.write_certificates}[what]
+    read = {"votes": cc.read_votes, "certificates": cc.read_certificates}[what]
+    content = {"votes": lambda v: v.ballots, "certificates": lambda c: c.min_k("costcert", 2)}[what]
+    assert not np.array_equal(content(made[0]), content(made[1]))
+    write(made[0], tmp_path / "out")
+    write(made[0], tmp_path / "out")
+    with pytest.raises(cc.CostcertError, match="holds something else than what is to be written"):
+        write(made[1], tmp_path / "out")
+    assert np.array_equal(content(read(tmp_path / "out")), content(made[0]))
+    write(made[1], tmp_path / "out", overwrite=True)
+    assert np.array_equal(content(read(tmp_path / "out")), content(made[1]))
+
+
+def test_only_folders_of_the_same_kind_are_overwritten(tmp_path):
+    cc.write_votes(hard_votes(), tmp_path / "votes")
+    with pytest.raises(
+        cc.CostcertError, match="is no folder of certificates, and nothing else is overwritten"
+    ):
+        cc.write_certificates(cc.certify(hard_votes(), 2), tmp_path / "votes", overwrite=True)
+    assert len(cc.read_votes(tmp_path / "votes")) == 10
+
+
+def swapped(folder):
+    one, other = folder / "shard-00000.parquet", folder / "shard-00001.parquet"
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second), other.write_bytes(first)
+
+
+def reordered(folder):
+    path = folder / "shard-00000.parquet"
+    table = pq.read_table(path)
+    rows = [row[::-1] for row in table.column("ballots").to_pylist()]
+    column = pa.array(rows, table.schema.field("ballots").type)
+    pq.write_table(table.set_column(table.column_names.index("ballots"), "ballots", column), path)
+
+
+def flipped(folder):
+    path = folder / "shard-00001.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def edited(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"columns:3"', '"columns:1"'))
+
+
+DAMAGES = {
+    "swapped shards": (swapped, "shard-00000.parquet"),
+    "a foreign shard": (
+        lambda folder: (folder / "shard-00001.parquet").write_bytes(
+            (folder.parent / "foreign" / "shard-00001.parquet").read_bytes()
+        ),
+        "shard-00001.parquet",
+    ),
+    "one shard twice": (
+        lambda folder: (folder / "shard-00001.parquet").write_bytes(
+            (folder / "shard-00000.parquet").read_bytes()
+        ),
+        "shard-00001.parquet",
+    ),
+    "reordered ballots": (reordered, "shard-00000.parquet"),
+    "a flipped bit": (flipped, "shard-00001.parquet"),
+    "an edited ablation": (edited, "manifest.json"),
+}
+
+
+@pytest.mark.parametrize(("damage", "file"), DAMAGES.values(), ids=list(DAMAGES))
+def test_what_was_not_sealed_is_not_certified(tmp_path, damage, file):
+    cc.write_votes(hard_votes(), tmp_path / "votes", shard_size=5)
+    cc.write_votes(hard_votes(), tmp_path / "foreign", shard_size=5)
+    damage(tmp_path / "votes")
+    words = ["certify", str(tmp_path / "votes"), "--patch", "2", "--out", str(tmp_path / "certs")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2, result.output
+    assert f"{file} is not the" in result.stderr
+    assert "that was sealed" in result.stderr
+    with pytest.raises(cc.CostcertError, match="that was sealed"):
+        cc.read_votes(tmp_path / "votes")
+
+
+def test_certificates_that_were_not_sealed_are_not_read(tmp_path):
+    certificates = cc.certify(hard_votes(), 2)
+    cc.write_certificates(certificates, tmp_path / "certs")
+    path = tmp_path / "certs" / "shard-00000.parquet"
+    table = pq.read_table(path)
+    better = pa.array(np.ones(len(table), np.int32))
+    pq.write_table(table.set_column(table.column_names.index("min_k"), "min_k", better), path)
+    with pytest.raises(cc.CostcertError, match=r"shard-00000.parquet is not the file that was sealed"):
+        cc.read_certificates(tmp_path / "certs")

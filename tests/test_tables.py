@@ -37,6 +37,9 @@ PAPER = Path(__file__).parents[2] / "shared" / "seed" / "costcert-paper.tex.txt"
 UGLY = r"50% <b>of_it</b> & | {x} $y$ #1 ~^ \n [z] *q* `c` -- é"
 
 
+CLASSIFIER = cc.Defence(cc.Columns(4))
+
+
 def run(
     name="a run",
     *,
@@ -59,13 +62,17 @@ def run(
     tally = Tally()
     tally.add(
         cc.Certificates(
-            cases, image_ids=np.arange(images).astype(str), num_classes=classes, image_size=image_size
+            cases,
+            image_ids=np.arange(images).astype(str),
+            num_classes=classes,
+            image_size=image_size,
+            classifier=CLASSIFIER,
         )
     )
-    votes = {"image_size": list(image_size), "num_classes": classes, "ablation": "columns:4"}
+    votes = {"image_size": list(image_size), "num_classes": classes}
     if made:
         votes["made"] = {"model": {"name": "strip:small"}, "data": {"name": data, "split": "test"}}
-    return Results(name, {"votes": votes}, tally)
+    return Results(name, {"classifier": CLASSIFIER.to_json(), "votes": votes}, tally)
 
 
 class Grid(HTMLParser):

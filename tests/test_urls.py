@@ -368,7 +368,7 @@ class TestInMemory:
         votes = some_votes(40)
         for folder in (tmp_path, memory):
             cc.write_votes(votes, folder / "votes")
-            cc.write_certificates(cc.certify(votes, [1, 2]), folder / "certs", votes=votes)
+            cc.write_certificates(cc.certify(votes, [1, 2]), folder / "certs", votes=folder / "votes")
             for name in ("report.md", "report.json"):
                 costcert("report", folder / "certs", "--votes", folder / "votes", "--out", folder / name)
         for name in ("report.md", "report.json"):
@@ -382,7 +382,7 @@ class TestInMemory:
 
         votes = some_votes()
         cc.write_votes(votes, memory / "votes")
-        cc.write_certificates(cc.certify(votes, [1]), memory / "certs", votes=votes)
+        cc.write_certificates(cc.certify(votes, [1]), memory / "certs", votes=memory / "votes")
         exhibit, _ = opened(Request(source=memory / "certs"))
         assert len(exhibit.votes) == 10
 

@@ -39,7 +39,7 @@ def ballots(count=2):
         ({"image_ids": ["a", "a"]}, "image ids must differ"),
         ({"class_names": ["cat"]}, "got 1 class names for 5 classes"),
         ({"margins": np.full((2, 6), np.nan)}, "margins"),
-        ({"margins": np.zeros((2, 5))}, "got 5 margins per image"),
+        ({"margins": np.zeros((2, 5))}, "got margins of shape (2, 5)"),
     ],
 )
 def test_bad_votes_get_one_sentence(change, says):

@@ -90,9 +90,11 @@ def test_the_manifest_says_how_the_votes_were_made(tmp_path):
     manifest = vote(Tiny(), data, ABLATION, soft=SOFT, out=tmp_path).manifest
     assert manifest["class_names"] == list("abcd")
     made = manifest["made"]
-    assert made["model"] == Tiny().about()
+    # How pixels are hidden stands in one place.
+    assert {**made["model"], "hide": manifest["classifier"]["hide"]} == Tiny().about()
     assert made["data"] == {"name": "pictures", "split": None, "images": 10, "digest": data.digest()}
-    assert made["soft"] == {"temperature": 0.5, "best": 2, "cap": 1000}
+    assert manifest["classifier"]["soft"] == {"temperature": 0.5, "best": 2, "cap": 1000}
+    assert manifest["classifier"]["ablation"] == ABLATION
     assert {"costcert", "numpy", "pillow"} <= set(made["versions"])
     assert made["probe"] is None
 
@@ -120,8 +122,11 @@ def test_a_second_run_does_only_what_is_missing(tmp_path):
         ({"model": Tiny(seed=5)}, 'its made.model.digest is "seed 0", this run\'s is "seed 5"'),
         ({"dataset": pictures(seed=9)}, "its made.data.digest is"),
         ({"dataset": pictures(11)}, "its images is 10, this run's is 11"),
-        ({"ablation": "columns:3"}, 'its ablation is "columns:3.rows:2", this run\'s is "columns:3"'),
-        ({"soft": SOFT}, "its soft is null"),
+        (
+            {"ablation": "columns:3"},
+            'its classifier.ablation is "columns:3.rows:2", this run\'s is "columns:3"',
+        ),
+        ({"soft": SOFT}, "its classifier.soft is null"),
         ({"shard_size": 5}, "its shard_size is 3, this run's is 5"),
     ],
 )
@@ -375,7 +380,10 @@ def test_a_trained_model_brings_its_ablation(tmp_path, monkeypatch):
     monkeypatch.setattr("costcert.models.loading.load_model", lambda *_, **__: model)
     np.savez(tmp_path / "d.npz", images=np.zeros((2, 3, 3), np.uint8), labels=[0, 1])
     command.run(request(tmp_path, data=f"npz:{tmp_path / 'd.npz'}"))
-    assert json.loads((tmp_path / "votes" / "manifest.json").read_text())["ablation"] == "columns:5"
+    assert (
+        json.loads((tmp_path / "votes" / "manifest.json").read_text())["classifier"]["ablation"]
+        == "columns:5"
+    )
     assert VotesFolder(tmp_path / "votes").num_mutants == 8
 
 
@@ -418,7 +426,7 @@ def test_certify_takes_what_the_probe_measured(tmp_path, monkeypatch, soft):
     result = CliRunner().invoke(app, [*certify, "--out", "certs"])
     assert result.exit_code == 0, result.stderr
     votes, probe = cc.read_votes("votes"), VotesFolder("votes").manifest["made"]["probe"]
-    doubt = {"tau": probe["tau"]} if soft else {"epsilon": probe["epsilon"]}
+    doubt = {"epsilon": probe["epsilon"], **({"tau": probe["tau"]} if soft else {})}
     careful, careless = cc.certify(votes, [2], **doubt), cc.certify(votes, [2])
     assert cc.read_certificates("certs").to_pandas().equals(careful.to_pandas())
     assert not careful.to_pandas().equals(careless.to_pandas())

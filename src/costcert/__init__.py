@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from costcert.certificates import Certificates as Certificates
     from costcert.certification import certify as certify
     from costcert.datasets.parse import parse_dataset as parse_dataset
+    from costcert.defence import Defence as Defence
+    from costcert.defence import Soft as Soft
     from costcert.deployment import Deployed as Deployed
     from costcert.errors import CostcertError as CostcertError
     from costcert.geometry.ablations import Blocks as Blocks
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from costcert.guarantees import min_k_any as min_k_any
     from costcert.guarantees import stability as stability
     from costcert.models.classifier import Classifier as Classifier
-    from costcert.models.classifier import Soft as Soft
     from costcert.models.loading import load_model as load_model
     from costcert.store import read_certificates as read_certificates
     from costcert.store import read_votes as read_votes
@@ -56,6 +57,7 @@ _HOMES = {
     "certificates": ("Certificates",),
     "certification": ("certify",),
     "datasets.parse": ("parse_dataset",),
+    "defence": ("Defence", "Soft"),
     "deployment": ("Deployed",),
     "errors": ("CostcertError",),
     "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
@@ -69,7 +71,7 @@ _HOMES = {
         "parse_patch",
     ),
     "guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
-    "models.classifier": ("Classifier", "Soft"),
+    "models.classifier": ("Classifier",),
     "models.loading": ("load_model",),
     "store": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
     "tuning": ("tune",),

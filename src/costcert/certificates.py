@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from costcert.defence import Defence
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.patches import Patch, concrete
 from costcert.geometry.sizes import ImageSize
@@ -26,7 +27,8 @@ class Certificates:
 
     Args:
         results: (rank, min_k), both [N], by (defender name, patch in pixels).
-        about: how these certificates came about; goes into the manifest.
+        classifier: what they are about; each of the defenders ranks its ballots.
+        about: what else was asked; goes into the manifest.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class Certificates:
         image_ids: npt.NDArray[np.str_],
         num_classes: int,
         image_size: ImageSize,
+        classifier: Defence,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self._results = dict(results)
         self.image_ids = image_ids
         self.num_classes = num_classes
         self.image_size = image_size
+        self.classifier = classifier
         self.about: Mapping[str, Any] = MappingProxyType(dict(about or {}))
 
     @classmethod
@@ -61,7 +65,25 @@ class Certificates:
             image_ids=np.concatenate([part.image_ids for part in parts]),
             num_classes=first.num_classes,
             image_size=first.image_size,
+            classifier=first.classifier,
             about=first.about,
+        )
+
+    def select(
+        self, images: slice = slice(None), *, patches: Collection[Patch] | None = None
+    ) -> Certificates:
+        """Those of some images, and against some of the patches."""
+        return Certificates(
+            {
+                case: (rank[images], min_k[images])
+                for case, (rank, min_k) in self._results.items()
+                if patches is None or case[1] in patches
+            },
+            image_ids=self.image_ids[images],
+            num_classes=self.num_classes,
+            image_size=self.image_size,
+            classifier=self.classifier,
+            about=self.about,
         )
 
     def __len__(self) -> int:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from costcert.certificates import Case, Certificates, Counts
+from costcert.defence import Defence
 from costcert.defenders import chosen
-from costcert.defenders.base import Doubt
-from costcert.errors import SpellingError, VotesError
+from costcert.errors import CostcertError, SpellingError, VotesError
 from costcert.geometry.patches import OnePatch, Patch, Several, concrete
 from costcert.geometry.sizes import ImageSize, whole
-from costcert.geometry.touch import touched
+from costcert.geometry.touch import Touched, touched
 from costcert.votes import Votes
 
 AnyPatch = Patch | str | int
@@ -29,6 +30,7 @@ def certify(
     uncertain: npt.ArrayLike | None = None,
     epsilon: float | None = None,
     tau: int = 0,
+    mask: AnyPatch | None = None,
 ) -> Certificates:
     """Rank and min-k of every image, for each defender against each patch.
 
@@ -38,35 +40,62 @@ def certify(
         ties: `against` lets every tie push the true label down; `lowest` knows that ties go to the lowest
             label.
         uncertain: [N, B], mutants that may vote otherwise on another machine; every patch touches them.
-        epsilon: the same for mutants whose margin is at most this.
+        epsilon: the same for mutants whose ballot is at most this far, in logits, from being another one.
         tau: units by which any soft ballot may be off on another machine, per label.
+        mask: the patch that defenders who mask, such as PatchGuard, mask for, whatever they are certified
+            against; by default each patch is certified for the classifier that masks for it.
     """
     wanted = concrete_patches(patches, votes.image_size)
-    doubt = doubtful(votes, uncertain=uncertain, epsilon=epsilon, tau=tau)
-    guards = chosen(defenders, soft=votes.is_soft, part=votes.asked is not None)
-    cases = [touched(votes.ablation, patch, votes.image_size) for patch in wanted]
+    classifier = replace(
+        votes.classifier, ties=ties, mask=None if mask is None else concrete(mask, votes.image_size)
+    )
+    chosen_ones = chosen(defenders, soft=votes.is_soft, partial=votes.known is not None)
+    trusted = distrusting(votes, uncertain=uncertain, epsilon=epsilon, tau=tau)
+    sets = {patch: touched(votes.ablation, patch, votes.image_size) for patch in wanted}
     results: dict[Case, tuple[Counts, Counts]] = {}
-    by_votes = None
-    for guard in guards:
-        min_ks = guard.min_k(votes, cases, ties=ties, doubt=doubt)
-        for patch, case, min_k in zip(wanted, cases, min_ks, strict=True):
-            if not guard.ranks_by_votes:
-                rank = guard.rank(votes, case)
+    by_votes: Counts | None = None
+    for defender in chosen_ones:
+        windows = {
+            patch: masked_for(classifier, patch, votes.image_size) if defender.masks else of
+            for patch, of in sets.items()
+        }
+        min_ks = defender.min_k(trusted, list(windows.values()), ties=ties)
+        for (patch, window), min_k in zip(windows.items(), min_ks, strict=True):
+            if defender.masks:
+                rank = defender.rank(votes, window)
             else:
-                rank = by_votes = guard.rank(votes, case) if by_votes is None else by_votes
-            results[guard.name, patch] = (without_unread(rank, votes), without_unread(min_k, votes))
+                rank = by_votes = defender.rank(votes, window) if by_votes is None else by_votes
+            results[defender.name, patch] = (without_unread(rank, votes), without_unread(min_k, votes))
     return Certificates(
         results,
         image_ids=votes.image_ids,
         num_classes=votes.num_classes,
         image_size=votes.image_size,
+        classifier=classifier,
         about={
-            "ties": ties,
             "epsilon": epsilon,
             "tau": tau,
             **({} if uncertain is None else {"uncertain": "mutants that the caller named"}),
         },
     )
+
+
+def masked_for(classifier: Defence, patch: OnePatch | Several, image_size: ImageSize) -> Touched:
+    """What a masking defender masks, and is certified against, where a patch is asked about.
+
+    Whoever controls a window can do all that a patch inside it allows, so what holds against the patch that
+    is masked for holds against every patch that touches no more.
+    """
+    mine = touched(classifier.ablation, patch, image_size)
+    if classifier.mask is None or classifier.mask == patch:
+        return mine
+    windows = touched(classifier.ablation, concrete(classifier.mask, image_size), image_size)
+    if not mine.lies_within(windows):
+        raise CostcertError(
+            f"{classifier.mask} is masked for, and {patch} touches mutants beyond that: nothing is promised; "
+            f"mask for {patch}, or ask about a patch that fits into {classifier.mask}"
+        )
+    return windows
 
 
 def without_unread(positions: Counts, votes: Votes) -> Counts:
@@ -88,25 +117,45 @@ def concrete_patches(
     return wanted
 
 
-def doubtful(
+def distrusting(
     votes: Votes, *, uncertain: npt.ArrayLike | None = None, epsilon: float | None = None, tau: int = 0
-) -> Doubt:
-    """Which ballots to distrust."""
-    unknown: npt.NDArray[np.bool_] | None = None
+) -> Votes:
+    """The votes with what another machine may count differently left to the attacker.
+
+    Args:
+        epsilon: a hard ballot is another one where its two best logits change places, a soft one where the
+            last label it names and the first it does not.
+        tau: units by which soft ballots may be off otherwise.
+    """
+    known = np.ones(votes.ballots.shape, np.bool_) if votes.known is None else votes.known
     if uncertain is not None:
-        unknown = mutant_mask(uncertain, votes, "uncertain")
+        known = known & ~mutant_mask(uncertain, votes, "uncertain")
     if epsilon is not None:
-        if votes.margins is None:
-            raise VotesError("these votes hold no margins, so no mutant can be told to be within epsilon")
         if not epsilon >= 0:
             raise VotesError(f"epsilon is not negative, got {epsilon}")
-        close = votes.margins <= epsilon
-        unknown = close if unknown is None else unknown | close
+        known = known & (_distances(votes) > epsilon)
     tau = whole(tau, "tau", at_least=0)
     if tau and not votes.is_soft:
         raise VotesError("tau is in units of soft ballots, but these votes are hard: use epsilon")
-    # A shift of a whole ballot already makes every label equal; more would only overflow.
-    return Doubt(unknown, min(tau, votes.cap))
+    if uncertain is None and epsilon is None and not tau:
+        return votes
+    return votes.replace(known=known, tau=max(tau, votes.tau))
+
+
+def _distances(votes: Votes) -> npt.NDArray[np.float32]:
+    """[N, B], by how much logits must move for a ballot to name other labels."""
+    if not votes.is_soft:
+        if votes.margins is None:
+            raise VotesError("these votes hold no margins, so no mutant can be told to be within epsilon")
+        return votes.margins
+    if votes.cuts is not None:
+        return votes.cuts
+    if votes.recipe is not None and votes.recipe.best >= votes.num_classes:
+        return np.full(votes.ballots.shape, np.inf, np.float32)
+    raise VotesError(
+        "these soft ballots do not say how near the labels they name are to those they do not (cuts), so "
+        "no mutant can be told to be within epsilon: vote once more with this version, or certify with --hard"
+    )
 
 
 def mutant_mask(mask: Any, votes: Votes, name: str) -> npt.NDArray[np.bool_]:

@@ -93,50 +93,105 @@ def maximal(sets: set[int]) -> Sets:
     return found
 
 
-class Question:
-    """What the manifest of certificates says was asked."""
+# What certificates may be derived for, and which of it predicts by masking.
+MASKING = ("patchguard", "costcert-masks")
+DEFENDERS = ("costcert", "cbn", "drs", *MASKING)
 
-    def __init__(self, manifest: Mapping[str, Any]) -> None:
-        votes = manifest["votes"]
-        self.size, self.classes = tuple(votes["image_size"]), votes["num_classes"]
-        self.ablation = manifest.get("ablation") or votes["ablation"]
-        given = mutants(votes["ablation"], *self.size)
+
+def classifier_of(votes: Mapping[str, Any]) -> dict[str, Any]:
+    """What votes with this manifest are the ballots of: ablation, hide, soft."""
+    if votes.get("version") != 1:
+        return {key: votes["classifier"][key] for key in ("ablation", "hide", "soft")}
+    made, soft = votes.get("made") or {}, votes.get("soft")  # as 0.1.0 wrote it
+    temperature = (made.get("soft") or {}).get("temperature")
+    soft = soft and {"temperature": temperature, "best": soft["labels"], "cap": soft["cap"]}
+    return {"ablation": votes["ablation"], "hide": (made.get("model") or {}).get("hide"), "soft": soft}
+
+
+class Question:
+    """What certificates say they answer, held against the votes, which say for themselves what they are."""
+
+    def __init__(self, manifest: Mapping[str, Any], votes: Mapping[str, Any]) -> None:
+        asked, cast = manifest["classifier"], classifier_of(votes)
+        self.size = tuple(_whole(side, "a side of the image", 1) for side in votes["image_size"])
+        self.classes = _whole(votes["num_classes"], "the number of classes", 1)
+        self.ablation, self.soft, self.mask = asked["ablation"], asked["soft"], asked["mask"]
+        if asked["hide"] != cast["hide"] or self.soft not in (None, cast["soft"]):
+            raise ValueError(f"{asked} is certified, but the votes are of {cast}")
+        if asked["defender"] is not None:
+            raise ValueError("certificates are of all their defenders, but their classifier names one")
+        given = mutants(cast["ablation"], *self.size)
         where = {kept: number for number, kept in reversed(list(enumerate(given)))}
-        asked = mutants(self.ablation, *self.size)
-        self.chosen = [where[kept] for kept in asked] if asked != given else list(range(len(given)))
-        self.soft = None if manifest.get("ballots") == "hard" else votes.get("soft")
-        temperature = manifest.get("temperature") if self.soft else None
-        self.power = votes["made"]["soft"]["temperature"] / temperature if temperature else 1
-        self.ties, self.tau = manifest.get("ties", "against"), manifest.get("tau", 0)
-        self.epsilon = manifest.get("epsilon")
-        if self.epsilon is not None:  # margins are numbers of 32 bits, and are compared with one
+        wanted = mutants(self.ablation, *self.size)
+        if not set(wanted) <= set(where):
+            raise ValueError(f"{self.ablation} is certified, but mutants of {cast['ablation']} voted")
+        self.voted = len(given)
+        self.chosen = [where[kept] for kept in wanted] if wanted != given else list(range(len(given)))
+        self.best = _whole(self.soft["best"], "the labels of a ballot", 1) if self.soft else 1
+        self.cap = _whole(self.soft["cap"], "the cap of a ballot", 1) if self.soft else 1
+        self.tau = _whole(manifest["tau"], "tau", 0)
+        self.ties, self.epsilon = asked["ties"], manifest["epsilon"]
+        if self.ties not in ("against", "lowest") or (self.tau and not self.soft):
+            raise ValueError(f"there are no such certificates: ties {self.ties!r}, tau {self.tau}")
+        if self.epsilon is not None:  # distances are numbers of 32 bits, and are compared with one
             (self.epsilon,) = struct.unpack("f", struct.pack("f", float(self.epsilon)))
+            if not self.epsilon >= 0:
+                raise ValueError(f"epsilon is not negative, got {self.epsilon}")
+        self.cases = [
+            (defender, patch) for defender in manifest["defenders"] for patch in manifest["patches"]
+        ]
+        if not self.cases or len(set(self.cases)) < len(self.cases):
+            raise ValueError(f"not one certificate for each defender and patch: {self.cases}")
 
     def answer(self, row: Mapping[str, Any], defender: str, patch: str) -> tuple[int, int]:
         """Rank and min-k of one image."""
+        if defender not in DEFENDERS or (self.soft and defender in MASKING):
+            raise ValueError(f"{defender!r} is no defender that can be checked")
         if row.get("unread"):
             return self.classes, self.classes
         sets = touched(self.ablation, patch, *self.size)
-        cap = self.soft["cap"] if self.soft else 1
+        if self.mask is not None and defender in MASKING:
+            # Who holds a window can do all that a part of it allows.
+            windows = touched(self.ablation, self.mask, *self.size)
+            if not all(any(one & window == one for window in windows) for one in sets):
+                raise ValueError(f"{patch} touches more than what is masked for {self.mask}")
+            sets = windows
         ballots = [self.ballot(row, number) for number in self.chosen]
-        election = Election(ballots, row["truth"], self.classes, cap, self.ties == "lowest")
-        mutants, near, asked = list(enumerate(self.chosen)), self.epsilon, row.get("asked")
-        unknown = union(1 << bit for bit, n in mutants if near is not None and row["margins"][n] <= near)
-        unasked = union(1 << bit for bit, n in mutants if asked and not asked[n])
-        min_k = election.min_k(defender, sets, unknown | unasked, min(self.tau, cap))
+        truth = _whole(row["truth"], "the true label", 0)
+        election = Election(ballots, truth, self.classes, self.cap, self.ties == "lowest")
+        # Version 1 had another name for what was evaluated.
+        cast = row.get("known") or row.get("asked") or [1] * self.voted
+        near = [False] * self.voted if self.epsilon is None else self.near(row)
+        unasked = union(1 << bit for bit, n in enumerate(self.chosen) if cast[n] != 1)
+        unknown = union(1 << bit for bit, n in enumerate(self.chosen) if near[n])
+        if unasked and defender in MASKING:
+            raise ValueError(f"{defender} predicts nothing where mutants were not evaluated")
+        min_k = election.min_k(defender, sets, unknown | unasked, min(self.tau, self.cap))
         return election.rank(defender, sets, unasked), min_k
+
+    def near(self, row: Mapping[str, Any]) -> list[bool]:
+        """Mutants whose ballot another machine may see otherwise: labels are hardly told apart."""
+        if self.soft and "cuts" not in row and self.best >= self.classes:
+            return [False] * self.voted
+        return [distance <= self.epsilon for distance in row["cuts" if self.soft else "margins"]]
 
     def ballot(self, row: Mapping[str, Any], number: int) -> Ballot:
         """Labels and the units that a mutant gives them."""
+        if len(row["ballots"]) != self.voted:
+            raise ValueError(f"{len(row['ballots'])} ballots of an image, not {self.voted}")
         if not self.soft:
             return [(row["ballots"][number], 1)]
-        part, cap = slice(number * self.soft["labels"], (number + 1) * self.soft["labels"]), self.soft["cap"]
-        units = row["soft_units"][part]
-        if self.power != 1:  # another temperature: shares to a power, what no label got counting as a label
-            raised = [(u / cap) ** self.power for u in units]
-            total = sum(raised) + max(0.0, 1 - sum(u / cap for u in units)) ** self.power
-            units = [int(share / (total or 1) * cap + 1e-6) for share in raised]
-        return list(zip(row["soft_labels"][part], units, strict=True))
+        part = slice(number * self.best, (number + 1) * self.best)
+        labels, units = row["soft_labels"][part], row["soft_units"][part]
+        if sum(units) > self.cap or min(units) < 0 or len(units) != self.best:
+            raise ValueError(f"a mutant gives {sum(units)} units to {len(units)} labels, cap {self.cap}")
+        return list(zip(labels, units, strict=True))
+
+
+def _whole(value: Any, name: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
+    return value
 
 
 class Election:
@@ -145,9 +200,11 @@ class Election:
     def __init__(self, ballots: list[Ballot], truth: int, classes: int, cap: int, lowest: bool) -> None:
         self.truth, self.cap, self.size = truth, cap, len(ballots)
         self.given: list[Ballot] = [[] for _ in range(classes)]
+        if not 0 <= truth < classes:
+            raise ValueError(f"the true label {truth} is none of {classes} classes")
         for number, ballot in enumerate(ballots):
             for label, units in ballot:
-                self.given[label].append((1 << number, units))
+                self.given[label if label >= 0 else classes].append((1 << number, units))
         self.rivals = [label for label in range(classes) if label != truth]
         # Where ties go to the lowest label, a higher one must win outright.
         self.more = [int(lowest and label > truth) for label in range(classes)]
@@ -162,7 +219,7 @@ class Election:
 
     def rank(self, defender: str, sets: Sets, unasked: int = 0) -> int:
         """Ties go to the lowest label. Mutants that were not asked may yet vote for anybody."""
-        masks = defender in ("patchguard", "costcert-masks")
+        masks = defender in MASKING
         score = [self.votes(y, ~unasked) - masks * self.window(y, sets) for y in range(len(self.given))]
         gaps = [max(0, score[self.truth] + (y > self.truth) - score[y]) for y in self.rivals]
         return 1 + cheapest_first(gaps, self.cap * unasked.bit_count())
@@ -183,8 +240,6 @@ class Election:
             least = max(0, clean[self.truth] - doubt) - doubt
             gaps = [max(0, least + self.more[y] - clean[y]) for y in self.rivals]
             return cheapest_first(gaps, budget) if defender == "costcert" else sum(g <= budget for g in gaps)
-        if defender not in ("patchguard", "costcert-masks"):
-            raise ValueError(f"{defender!r} is no defender that can be checked")
         least = clean[self.truth] - self.window(self.truth, sets, held)
         needs = {y: least + self.more[y] - clean[y] for y in self.rivals}
         # A window masks all that was written into it, but no unknown mutant outside.

@@ -649,9 +649,14 @@ def attack(
     patch: Annotated[str, typer.Option("--patch", "-p", help="One patch, spelled as for certify.")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder for what is found; continued if begun.")],
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="The list the true label is to leave.")] = 1,
+    run_folder: Annotated[
+        str | None,
+        typer.Option("--run", help="Attack the classifier of these votes or certificates, as it is there."),
+    ] = None,
     defender: Annotated[
-        str, typer.Option("--defender", "-d", help="Who predicts and certifies: costcert, patchguard, ...")
-    ] = "costcert",
+        str | None,
+        typer.Option("--defender", "-d", help="Who predicts and certifies; costcert by default."),
+    ] = None,
     soft: Annotated[
         str | None, typer.Option("--soft", help="Soft ballots: temperature and labels, as in 0.35,4.")
     ] = None,
@@ -720,6 +725,7 @@ def attack(
                 patch=patch,
                 k=k,
                 defender=defender,
+                run=_located(run_folder),
                 universal=universal,
                 effort=Effort(places, restarts, steps, random, thorough),
             )

@@ -7,14 +7,13 @@ hard and soft ballots, every ablation and every patch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from costcert.certification import AnyPatch, mutant_mask, without_unread
 from costcert.defenders import find, kernels
-from costcert.defenders.base import Doubt
 from costcert.defenders.worst_case import Counts, worst_case
 from costcert.errors import VotesError
 from costcert.geometry.patches import concrete
@@ -73,7 +72,7 @@ def exclusion(
             f"got shape {wanted.shape}"
         )
     table = np.broadcast_to(np.atleast_1d(wanted), (len(votes), wanted.shape[-1] if wanted.ndim else 1))
-    cases = _cases(votes, patch)
+    cases = _touched(votes, patch)
     ahead = [
         worst_case(kernels.ENTER, votes, [cases], members=column[:, None], ties=ties)[0] for column in table.T
     ]
@@ -89,7 +88,7 @@ def stability(votes: Votes, patch: AnyPatch, k: int, *, ties: str = "against") -
     To expel j of them, j outsiders must pass the j-th weakest insider.
     """
     k = min(whole(k, "k"), votes.num_classes)
-    cases = _cases(votes, patch)
+    cases = _touched(votes, patch)
     expelled = worst_case(kernels.EXPEL, votes, [cases], members=_top(votes, k), ties=ties).ravel()
     return k - expelled if votes.unread is None else np.where(votes.unread, 0, k - expelled)
 
@@ -106,53 +105,53 @@ class Bounds(NamedTuple):
 def bounds(votes: Votes, patch: AnyPatch, known: npt.ArrayLike, *, ties: str = "against") -> Bounds:
     """Bounds on rank and CostCert's min-k from part of the ballots.
 
-    At worst a mutant not yet asked is one more that the attacker holds; at best it votes for the truth.
+    At worst a mutant not yet evaluated is one more that the attacker holds; at best it votes for the truth.
 
     Args:
-        known: [N, B], the mutants that were asked; what `votes` holds for the others is not looked at.
+        known: [N, B], the ballots to go by, of those that `votes` knows; what it holds for the others is not
+            looked at.
     """
     mask = mutant_mask(known, votes, "known")
+    if votes.known is not None:
+        # What the votes do not know nobody else does.
+        mask = mask & votes.known
+    part = votes.replace(known=mask)
     costcert = find("costcert")
-    cases, nothing = _cases(votes, patch), Touched.nothing(votes.num_mutants)
-    best = _completed(votes, mask)
-    doubt = Doubt(unknown=~mask)
+    positions, nothing = _touched(votes, patch), Touched.nothing(votes.num_mutants)
+    best = _completed(part)
     found = (
         costcert.rank(best, nothing),
-        costcert.min_k(votes, [nothing], ties="lowest", doubt=doubt)[0],
-        costcert.min_k(best, [cases], ties=ties)[0],
-        costcert.min_k(votes, [cases], ties=ties, doubt=doubt)[0],
+        costcert.rank(part, nothing),
+        costcert.min_k(best, [positions], ties=ties)[0],
+        costcert.min_k(part, [positions], ties=ties)[0],
     )
-    return Bounds(*(without_unread(positions, votes) for positions in found))
+    return Bounds(*(without_unread(each, votes) for each in found))
 
 
-def _completed(votes: Votes, known: npt.NDArray[np.bool_]) -> Votes:
-    """The votes if every other mutant gave all it has to the true label."""
-    about: dict[str, Any] = {
-        "num_classes": votes.num_classes,
-        "ablation": votes.ablation,
-        "image_size": votes.image_size,
-    }
+def _completed(votes: Votes) -> Votes:
+    """The votes if every mutant that is not known gave all it has to the true label."""
+    if votes.known is None:
+        return votes
+    known = votes.known
     ballots = np.where(known, votes.ballots, votes.truth[:, None])
     if votes.labels is None or votes.units is None:
-        return Votes(ballots, votes.truth, **about)
+        return votes.replace(ballots=ballots, known=None)
     everything = np.zeros(votes.labels.shape[2], dtype=np.int32)
     everything[0] = votes.cap
-    return Votes.soft(
-        np.where(known[..., None], votes.labels, votes.truth[:, None, None]),
-        np.where(known[..., None], votes.units, everything),
-        votes.truth,
+    return votes.replace(
         ballots=ballots,
-        cap=votes.cap,
-        **about,
+        labels=np.where(known[..., None], votes.labels, votes.truth[:, None, None]),
+        units=np.where(known[..., None], votes.units, everything),
+        known=None,
     )
 
 
-def _cases(votes: Votes, patch: AnyPatch) -> Touched:
+def _touched(votes: Votes, patch: AnyPatch) -> Touched:
     return touched(votes.ablation, concrete(patch, votes.image_size), votes.image_size)
 
 
 def _lifted(votes: Votes, patch: AnyPatch, members: npt.NDArray[np.int32], ties: str) -> Counts:
-    cases = [_cases(votes, patch)]
+    cases = [_touched(votes, patch)]
     return worst_case(kernels.CHEAPEST_FIRST, votes, cases, members=members, ties=ties).ravel()
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from costcert.compiled import cores
 from costcert.datasets.base import Dataset, ImageError
+from costcert.defence import Defence
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
 from costcert.models.classifier import Ballots, Classifier, Pixels, Soft, ballots_of
@@ -58,9 +59,9 @@ class Poll:
     def about(self) -> dict[str, Any]:
         """How these votes are made, for the manifest."""
         return {
-            "model": dict(self.model.about()),
+            # How pixels are hidden stands in the classifier.
+            "model": {key: value for key, value in self.model.about().items() if key != "hide"},
             "data": self.dataset.about(),
-            "soft": None if self.soft is None else asdict(self.soft),
             **({} if self.until is None else {"until": self.until.to_json()}),
             "versions": {name: found for name in _LIBRARIES if (found := _version(name))},
         }
@@ -76,28 +77,32 @@ class Poll:
         for images, expected in zip(wanted, parts, strict=True):
             ballots = self._blank(images)
             unread = np.ones(len(images), dtype=np.bool_)
-            asked = np.zeros(ballots.labels.shape, dtype=np.bool_)
+            known = np.zeros(ballots.labels.shape, dtype=np.bool_)
             for part, pixels in islice(batches, len(expected)):
                 rows = [at for at, read in enumerate(pixels, part.start - images.start) if read is not None]
                 if rows:
                     read = np.stack([each for each in pixels if each is not None])
                     if self.until is None:
                         self._ask(read, ballots, rows, range(len(self.regions)))
-                        asked[rows] = True
+                        known[rows] = True
                     else:
-                        self._ask_until(read, ballots, asked, rows, images)
+                        self._ask_until(read, ballots, known, rows, images)
                     unread[rows] = False
                 done += len(part)
                 tell(done)
-            # Of an image that nobody could read there is nothing more to ask.
-            asked[unread] = True
-            yield self._votes(images, ballots, unread, asked, about)
+            # An image that could not be read counts as wrong: there is nothing left for the attacker to do.
+            known[unread] = True
+            yield self._votes(images, ballots, about, unread=unread, known=known)
 
-    def blank(self, images: range, about: Mapping[str, Any]) -> Votes:
-        """Votes of no mutant, for what they say of themselves."""
-        ballots = self._blank(images)
-        nothing = np.zeros(len(images), dtype=np.bool_)
-        return self._votes(images, ballots, nothing, np.ones(ballots.labels.shape, dtype=np.bool_), about)
+    @property
+    def classifier(self) -> Defence:
+        """What these votes are the ballots of."""
+        hide = self.model.about().get("hide")
+        return Defence(self.ablation, hide, self.soft).with_classes(self.model.num_classes)
+
+    def blank(self, about: Mapping[str, Any]) -> Votes:
+        """Votes of one image that no mutant has cast, for what they say of themselves."""
+        return self._votes(range(1), self._blank(range(1)), about)
 
     def probe(self) -> dict[str, Any]:
         """Measured on a few images and regions from all over."""
@@ -120,7 +125,9 @@ class Poll:
             return ballots
         best = min(self.soft.best, classes)
         units = np.zeros((*shape, best), dtype=np.int32)
-        return ballots._replace(soft_labels=np.zeros_like(units), soft_units=units)
+        return ballots._replace(
+            soft_labels=np.zeros_like(units), soft_units=units, cuts=np.zeros(shape, dtype=np.float32)
+        )
 
     def _read_ahead(self, parts: Sequence[range]) -> Iterator[tuple[range, list[Pixels | None]]]:
         """Pixels of one part after the other; while a model is busy with one the next is being read."""
@@ -163,7 +170,7 @@ class Poll:
         self,
         pixels: Pixels,
         ballots: Ballots,
-        asked: npt.NDArray[np.bool_],
+        known: npt.NDArray[np.bool_],
         rows: list[int],
         images: range,
     ) -> None:
@@ -173,48 +180,39 @@ class Poll:
         for mutants in rounds(len(self.regions)):
             open_rows = np.array(rows)[undecided]
             self._ask(pixels[undecided], ballots, open_rows.tolist(), mutants)
-            asked[open_rows[:, None], mutants] = True
+            known[open_rows[:, None], mutants] = True
             chosen: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
             truth = self.dataset.labels[images.start : images.stop][open_rows]
-            votes = self._table(chosen, truth)
-            undecided = undecided[~self.until.decided(votes, asked[open_rows])]
+            votes = self._table(chosen, truth, known=known[open_rows])
+            undecided = undecided[~self.until.decided(votes)]
             if not len(undecided):
                 return
 
-    def _votes(
-        self,
-        images: range,
-        ballots: Ballots,
-        unread: npt.NDArray[np.bool_],
-        asked: npt.NDArray[np.bool_],
-        about: Mapping[str, Any],
-    ) -> Votes:
-        how: dict[str, Any] = {
-            "image_ids": self.dataset.ids[images.start : images.stop],
-            "class_names": self.dataset.class_names or self.model.class_names,
-            "margins": ballots.margins,
-            "about": about,
-            "asked": asked,
-        }
-        if unread.any():
-            how["unread"] = unread
-        return self._table(ballots, self.dataset.labels[images.start : images.stop], **how)
+    def _votes(self, images: range, ballots: Ballots, about: Mapping[str, Any], **masks: Any) -> Votes:
+        return self._table(
+            ballots,
+            self.dataset.labels[images.start : images.stop],
+            image_ids=self.dataset.ids[images.start : images.stop],
+            class_names=self.dataset.class_names or self.model.class_names,
+            about=about,
+            **masks,
+        )
 
-    def _table(self, ballots: Ballots, truth: npt.NDArray[np.int32], **how: Any) -> Votes:
-        how |= {
-            "num_classes": self.model.num_classes,
-            "ablation": self.ablation,
-            "image_size": self.model.image_size,
-        }
-        if self.soft is None or ballots.soft_labels is None or ballots.soft_units is None:
-            return Votes(ballots.labels, truth, **how)
-        return Votes.soft(
-            ballots.soft_labels,
-            ballots.soft_units,
+    def _table(self, ballots: Ballots, truth: npt.NDArray[np.int32], **more: Any) -> Votes:
+        classifier = self.classifier
+        return Votes(
+            ballots.labels,
             truth,
-            ballots=ballots.labels,
-            cap=self.soft.cap,
-            **how,
+            num_classes=self.model.num_classes,
+            ablation=classifier.ablation,
+            hide=classifier.hide,
+            image_size=self.model.image_size,
+            margins=ballots.margins,
+            cuts=ballots.cuts,
+            recipe=classifier.soft,
+            labels=ballots.soft_labels,
+            units=ballots.soft_units,
+            **more,
         )
 
 

@@ -2,10 +2,14 @@
 
 Sums of floating-point numbers depend on their order, and the order on batch size, thread count and device. A
 mutant whose two best logits are close may therefore vote differently tomorrow. If no logit moves by more
-than δ, the best and the second can approach each other by 2δ: a margin above ε = 2δ decides the label
-whatever happens. δ is the largest movement seen here, on some mutants and on this device, times a safety
-factor for all that were not tried; it is measured, not proved. The same for soft ballots in units: τ is twice
-the largest change of any label's units, times that factor.
+than δ, two logits can approach each other by 2δ: a margin above ε = 2δ decides the label whatever happens.
+δ is the largest movement seen here, on some mutants and on this device, times a safety factor for all that
+were not tried; it is measured, not proved.
+
+A soft ballot names its j best labels. Where the j-th and the next logit are within ε, they may change places,
+and a whole entry moves from one label to the other: such a ballot is as uncertain as a hard one within ε. All
+others name the same labels whatever happens, and τ, twice the largest change of any label's units times the
+safety factor, is measured on those.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ class Probe:
     """What was measured; goes into the manifest of votes.
 
     Args:
-        epsilon: mutants with at most this margin may vote differently.
-        tau: units by which a soft ballot may be off, per label.
+        epsilon: a hard ballot with at most this margin, or a soft one with at most this cut, may be another.
+        tau: units by which any other soft ballot may be off, per label.
         mutants: how many were tried.
         flips: how many of them changed their label.
         shifts: the largest movement of any logit, by what was changed.
@@ -58,17 +62,19 @@ def probe(model: Classifier, images: Pixels, regions: Sequence[Region], *, soft:
     usual = model.logits(images, regions)
     labels, units = usual.argmax(axis=-1), _units(usual, soft)
     flipped = np.zeros(labels.shape, dtype=np.bool_)
+    moved = np.zeros(labels.shape, dtype=np.int64)
     shifts: dict[str, float] = {}
-    moved = 0
     for name, ask in _ways(model, images, regions):
         other = ask()
         shifts[name] = float(np.abs(other.astype(np.float64) - usual).max())
         flipped |= other.argmax(axis=-1) != labels
-        if soft is not None:
-            moved = max(moved, int(np.abs(_units(other, soft) - units).max()))
+        np.maximum(moved, np.abs(_units(other, soft) - units).max(axis=-1), out=moved)
+    epsilon = 2 * SAFETY * max(shifts.values())
+    cuts = ballots_of(usual, soft).cuts
+    lasting = moved[cuts > epsilon] if cuts is not None else moved[:0]
     return Probe(
-        epsilon=2 * SAFETY * max(shifts.values()),
-        tau=0 if soft is None else min(2 * SAFETY * moved, soft.cap),
+        epsilon=epsilon,
+        tau=0 if soft is None else min(2 * SAFETY * int(lasting.max(initial=0)), soft.cap),
         mutants=labels.size,
         flips=int(flipped.sum()),
         shifts=shifts,
@@ -109,9 +115,9 @@ def _in_parts(model: Classifier, images: Pixels, regions: Sequence[Region], widt
 def _units(logits: Logits, soft: Soft | None) -> npt.NDArray[np.int64]:
     """[..., L], what each label gets of the soft ballots."""
     units = np.zeros(logits.shape, dtype=np.int64)
-    _, _, labels, given = ballots_of(logits, soft)
-    if labels is not None and given is not None:
-        np.put_along_axis(units, labels, given, axis=-1)
+    made = ballots_of(logits, soft)
+    if made.soft_labels is not None and made.soft_units is not None:
+        np.put_along_axis(units, made.soft_labels, made.soft_units, axis=-1)
     return units
 
 

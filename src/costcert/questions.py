@@ -37,11 +37,12 @@ class Question:
     ) -> Question:
         return cls(tuple(concrete_patches(patches, image_size)), tuple(all_whole(k, "k")))
 
-    def decided(self, votes: Votes, asked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """[N], images whose other mutants need not be asked."""
+    def decided(self, votes: Votes) -> npt.NDArray[np.bool_]:
+        """[N], images of which those ballots that are known decide it, whatever the others are."""
         done = np.ones(len(votes), dtype=np.bool_)
+        everything = np.ones(votes.ballots.shape, dtype=np.bool_)
         for patch in self.patches:
-            found = bounds(votes, patch, asked, ties=self.ties)
+            found = bounds(votes, patch, everything, ties=self.ties)
             for k in self.ks:
                 done &= (found.rank_high <= k) | (found.rank_low > k)
                 done &= (found.min_k_high <= k) | (found.min_k_low > k)

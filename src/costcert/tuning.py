@@ -8,7 +8,7 @@ measured on the fifth that had no say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.certification import AnyPatch, certify, concrete_patches
+from costcert.defence import Soft
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation, Blocks, Columns, Rows, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
-from costcert.geometry.sizes import all_whole, whole
+from costcert.geometry.sizes import all_whole
 from costcert.locations import Location
 from costcert.store.files import read_json, write_json
 from costcert.votes import Votes
@@ -68,18 +69,18 @@ class Goal:
 
 
 class Ballots:
-    """Votes that can be voted again otherwise."""
+    """Votes, and what they would be under other settings: estimates, for choosing among them.
 
-    def __init__(self, votes: Votes, temperature: float | None) -> None:
-        if votes.is_soft and temperature is None:
+    Args:
+        temperature: where the votes do not say at which they were made.
+    """
+
+    def __init__(self, votes: Votes, temperature: float | None = None) -> None:
+        said = None if votes.recipe is None else votes.recipe.temperature or temperature
+        if votes.is_soft and said is None:
             raise CostcertError("these votes do not say at what temperature they were made: pass it")
         self.votes = votes
-        self.temperature = temperature if votes.is_soft else None
-
-    @classmethod
-    def of(cls, votes: Votes) -> Ballots:
-        """With the temperature that the votes say of themselves."""
-        return cls(votes, made_at(votes.about))
+        self.temperature = said
 
     def under(self, setting: Setting) -> Votes:
         votes = self.votes
@@ -104,25 +105,6 @@ class Ballots:
     @cached_property
     def temperatures(self) -> list[float | None]:
         return [None] if self.temperature is None else [None, *(part * self.temperature for part in PARTS)]
-
-
-def as_certified(votes: Votes, manifest: Mapping[str, Any]) -> Votes:
-    """The ballots that certificates with this manifest speak of: part of those cast, hard, or tempered."""
-    ablation = parse_ablation(manifest.get("ablation") or str(votes.ablation))
-    hard = manifest.get("ballots") == "hard" or not manifest["votes"].get("soft")
-    if manifest.get("temperature") is not None and not hard:
-        return Ballots.of(votes).under(Setting(ablation, float(manifest["temperature"])))
-    chosen = votes if ablation == votes.ablation else votes.select(ablation)
-    return chosen.hard() if hard else chosen
-
-
-def made_at(about: Mapping[str, Any]) -> float | None:
-    """The temperature that soft ballots were made with, by what their votes say of themselves."""
-    soft = about.get("soft")
-    try:
-        return None if not soft else float(soft["temperature"])
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -172,18 +154,17 @@ class Tuning:
         write_json(path, self.to_json())
 
 
-def read_tuned(path: Location) -> tuple[Setting, int | None]:
-    """The setting of a file that `tune` wrote, and how many labels its soft ballots name."""
+def read_tuned(path: Location) -> tuple[Ablation, Soft | None]:
+    """What a file that `tune` wrote says: which mutants vote, and how softly."""
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
         raise StoreError(f"{path} is no file of `costcert tune`, or of another version")
     try:
         soft = found["soft"]
-        temperature = None if soft is None else float(soft["temperature"])
-        if temperature is not None and not 0 < temperature < float("inf"):
-            raise ValueError(f"a temperature of {temperature}")
-        best = None if soft is None else whole(soft["best"], "the labels of a soft ballot")
-        return Setting(parse_ablation(found["ablation"]), temperature), best
+        return (
+            parse_ablation(found["ablation"]),
+            None if soft is None else Soft(float(soft["temperature"]), soft["best"]),
+        )
     except (KeyError, TypeError, ValueError, CostcertError) as error:
         raise StoreError(f"{path} is damaged: {error}") from None
 
@@ -207,7 +188,7 @@ def tune(
         temperature: of the soft ballots, where the votes do not say it themselves.
         progress: told how many of the folds are done.
     """
-    ballots = Ballots(votes, temperature or made_at(votes.about))
+    ballots = Ballots(votes.require_complete("tuning"), temperature)
     tell = progress or (lambda done, folds: None)
     goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(all_whole(k, "k")))
     if len(votes) < 2 * FOLDS:

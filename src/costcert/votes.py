@@ -1,35 +1,45 @@
-"""Votes: table 1, what every mutant of every image voted for.
+"""Votes: table 1, what every mutant of every image voted for, and what is known about each ballot.
 
 A ballot is hard (one label) or soft (at most `cap` units spread over some labels). A hard ballot is a soft
 one with a cap of one unit, and everything to the right of this table treats it so.
+
+A ballot is known (its mutant was evaluated, and another machine would say the same), or it is the attacker's.
+That is one mask, `known`, and it goes wherever the ballots go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from costcert.defence import UNITS as UNITS
+from costcert.defence import Defence, Soft
 from costcert.errors import VotesError
 from costcert.geometry.ablations import Ablation, parse_ablation, positions
 from costcert.geometry.sizes import ImageSize, as_image_size, shown, whole
 
 Labels = npt.NDArray[np.int32]
 
-# The units a soft ballot may spread, unless said otherwise: probabilities in steps of 1/65536.
-UNITS = 65536
-
 # Sums of prices stay below 2**62 within these, so no kernel overflows.
 LARGEST_CAP = 1 << 30
 MOST_CLASSES = 1 << 24
 MOST_UNITS = 1 << 60
 
+# What each image has of its own, and of that what each of its mutants has.
+_PER_IMAGE = ("ballots", "truth", "image_ids", "margins", "cuts", "unread", "known", "labels", "units")
+_PER_MUTANT = ("ballots", "margins", "cuts", "known", "labels", "units")
+# What these are where they say nothing.
+_UNSAID = {"unread": False, "known": True}
 
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Votes:
-    """Ballots of N images, with the truth and the geometry they were made with.
+    """Ballots of N images, with the truth and the geometry they were made with. Frozen: see `replace`.
 
     Args:
         ballots: [N, B], the label each mutant votes for.
@@ -39,12 +49,34 @@ class Votes:
         image_size: (height, width) at the model's input.
         image_ids: [N] names that stay the same from run to run; counted by default.
         class_names: L names, for people.
-        margins: [N, B], best minus second logit, for telling which ballots are numerically uncertain.
+        margins: [N, B], best minus second logit, for telling which hard ballots are numerically uncertain.
+        cuts: [N, B], the last logit that a soft ballot names minus the first it does not, for the same.
         unread: [N], images that could not be read. They stay in every denominator and count as wrong.
-        asked: [N, B], mutants that were asked, where some were not; the ballots of the others are not looked
-            at, and in every certificate they belong to the attacker.
+        known: [N, B], ballots that were cast and are trusted, all by default. What the others hold is never
+            looked at: in every certificate they belong to the attacker.
+        tau: units by which any known soft ballot may be off, per label.
+        hide: how the network was shown what a mutant does not keep, where that is known.
         about: how the votes were made; goes into the manifest.
     """
+
+    ballots: Labels
+    truth: Labels
+    num_classes: int
+    ablation: Ablation
+    image_size: ImageSize
+    image_ids: npt.NDArray[np.str_]
+    class_names: tuple[str, ...] | None
+    margins: npt.NDArray[np.float32] | None
+    cuts: npt.NDArray[np.float32] | None
+    unread: npt.NDArray[np.bool_] | None
+    known: npt.NDArray[np.bool_] | None
+    tau: int
+    hide: str | None
+    about: Mapping[str, Any]
+    # Of soft ballots: how they are made, [N, B, j] labels and the units each gets.
+    recipe: Soft | None
+    labels: Labels | None
+    units: npt.NDArray[np.int32] | None
 
     def __init__(
         self,
@@ -57,36 +89,67 @@ class Votes:
         image_ids: Sequence[str] | npt.NDArray[np.str_] | None = None,
         class_names: Sequence[str] | None = None,
         margins: npt.ArrayLike | None = None,
+        cuts: npt.ArrayLike | None = None,
         unread: npt.ArrayLike | None = None,
-        asked: npt.ArrayLike | None = None,
+        known: npt.ArrayLike | None = None,
+        tau: int = 0,
+        hide: str | None = None,
         about: Mapping[str, Any] | None = None,
+        recipe: Soft | None = None,
+        labels: npt.ArrayLike | None = None,
+        units: npt.ArrayLike | None = None,
     ) -> None:
-        self.num_classes = whole(num_classes, "the number of classes")
-        if self.num_classes > MOST_CLASSES:
-            raise VotesError(f"at most {MOST_CLASSES:,} classes are possible, got {self.num_classes:,}")
-        self.ablation = parse_ablation(ablation) if isinstance(ablation, str) else ablation
-        self.image_size = as_image_size(image_size)
-        self.num_mutants = self.ablation.count(self.image_size)
-        self.ballots = self._per_mutant(as_labels(ballots, "ballots", self.num_classes), "ballots")
-        count = len(self.ballots)
-        if count == 0:
-            raise VotesError("the votes hold no image: at least one is needed")
-        self.truth = as_labels(truth, "truth", self.num_classes)
-        if self.truth.shape != (count,):
-            raise VotesError(f"got ballots of {count} images, but truth of shape {self.truth.shape}")
-        self.image_ids = _names(image_ids, count)
-        self.class_names = None if class_names is None else tuple(str(name) for name in class_names)
-        if self.class_names is not None and len(self.class_names) != self.num_classes:
-            raise VotesError(f"got {len(self.class_names)} class names for {self.num_classes} classes")
-        self.margins = None if margins is None else self._per_mutant(_margins(margins), "margins")
-        if self.margins is not None and len(self.margins) != count:
-            raise VotesError(f"got ballots of {count} images, but margins of {len(self.margins)}")
-        self.unread = None if unread is None else _unread(unread, count)
-        self.asked = None if asked is None else self._asked(asked)
-        self.about: Mapping[str, Any] = MappingProxyType(dict(about or {}))
-        self.labels: Labels | None = None
-        self.units: npt.NDArray[np.int32] | None = None
-        self.cap = 1
+        classes = whole(num_classes, "the number of classes")
+        if classes > MOST_CLASSES:
+            raise VotesError(f"at most {MOST_CLASSES:,} classes are possible, got {classes:,}")
+        kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
+        size = as_image_size(image_size)
+        hard = as_labels(ballots, "ballots", classes)
+        shape = _table_shape(hard, kept, size)
+        truths = as_labels(truth, "truth", classes)
+        if truths.shape != shape[:1]:
+            raise VotesError(f"got ballots of {shape[0]} images, but truth of shape {truths.shape}")
+        names = None if class_names is None else tuple(str(name) for name in class_names)
+        if names is not None and len(names) != classes:
+            raise VotesError(f"got {len(names)} class names for {classes} classes")
+        if recipe is not None:
+            labels, units = _soft_ballots(labels, units, recipe, classes, shape)
+        elif labels is not None or units is not None:
+            raise VotesError("labels and units are of soft ballots: use Votes.soft")
+        off = whole(tau, "tau", at_least=0)
+        if off and recipe is None:
+            raise VotesError("tau is in units of soft ballots, but these votes are hard: use epsilon")
+        self._set(
+            ballots=hard,
+            truth=truths,
+            num_classes=classes,
+            ablation=kept,
+            image_size=size,
+            image_ids=_names(image_ids, shape[0]),
+            class_names=names,
+            margins=_distances(margins, "margins", shape, "best logit minus second best"),
+            cuts=_distances(cuts, "cuts", shape, "the last logit named minus the first that is not"),
+            unread=_mask(unread, "unread", shape[:1], "images"),
+            known=_mask(known, "known", shape, "ballots"),
+            # A shift of a whole ballot already makes every label equal; more would only overflow.
+            tau=off if recipe is None else min(off, recipe.cap),
+            hide=hide,
+            about=dict(about or {}),
+            recipe=recipe,
+            labels=labels,
+            units=units,
+        )
+
+    def _set(self, **content: Any) -> None:
+        """Keep this; masks that say nothing are left out, and nobody can write to the arrays."""
+        for field in fields(self):
+            value = content[field.name]
+            if isinstance(value, np.ndarray):
+                unsaid = _UNSAID.get(field.name)
+                value = None if unsaid is not None and (value == unsaid).all() else read_only(value)
+            elif field.name == "about":
+                value = MappingProxyType(dict(value))
+            object.__setattr__(self, field.name, value)
 
     @classmethod
     def soft(
@@ -96,9 +159,8 @@ class Votes:
         truth: npt.ArrayLike,
         *,
         num_classes: int,
-        ablation: Ablation | str,
-        image_size: ImageSize | int | str,
         cap: int = UNITS,
+        temperature: float | None = None,
         ballots: npt.ArrayLike | None = None,
         **more: Any,
     ) -> Votes:
@@ -106,6 +168,7 @@ class Votes:
 
         Args:
             cap: U, the most units that one mutant may give; what the attacker gets per touched mutant.
+            temperature: of the softmax they were made with, where that is known.
             ballots: [N, B], the hard ballots beside them; each mutant's best label by default.
             more: as for `Votes`.
         """
@@ -116,31 +179,35 @@ class Votes:
                 "soft ballots are labels and units of one shape [images, mutants, labels a mutant], "
                 f"got {spread.shape} and {given.shape}"
             )
-        cap = whole(cap, "the cap of a soft ballot")
-        if cap > LARGEST_CAP:
-            raise VotesError(f"the cap of a soft ballot is at most {LARGEST_CAP}, got {cap}")
-        if given.size and given.min() < 0:
-            raise VotesError(f"units are not negative, got {given.min()}")
-        # One by one first: a sum of numbers that large could come round to a small one.
-        most = int(given.max(initial=0))
-        if most <= cap:
-            most = int(given.sum(axis=2, dtype=np.int64).max(initial=0))
-        if most > cap:
-            raise VotesError(f"a mutant gives {most} units, but the cap is {cap}: quantise downwards")
         if ballots is None:
             ballots = np.take_along_axis(spread, given.argmax(axis=2)[..., None], axis=2)[..., 0]
-        votes = cls(ballots, truth, num_classes=num_classes, ablation=ablation, image_size=image_size, **more)
-        if votes.ballots.shape != spread.shape[:2]:
-            raise VotesError(f"got ballots of shape {votes.ballots.shape} beside labels {spread.shape}")
-        if votes.num_mutants * votes.num_classes * cap > MOST_UNITS:
-            raise VotesError(
-                f"{votes.num_mutants} mutants of {cap} units for {votes.num_classes} classes are more than "
-                "can be added up exactly: use a smaller cap"
-            )
-        votes.labels = np.ascontiguousarray(spread)
-        votes.units = np.ascontiguousarray(given, dtype=np.int32)
-        votes.cap = cap
-        return votes
+        recipe = Soft(temperature, spread.shape[2], whole(cap, "the cap of a soft ballot"))
+        return cls(
+            ballots, truth, num_classes=num_classes, recipe=recipe, labels=spread, units=given, **more
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Votes]) -> Votes:
+        """Votes of the images of all parts, in order, that were made alike."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        content = {field.name: getattr(first, field.name) for field in fields(first)}
+        for name in _PER_IMAGE:
+            values = [getattr(part, name) for part in parts]
+            if all(value is None for value in values):
+                continue
+            if name in _UNSAID:
+                values = [
+                    np.full(part.ballots.shape if name in _PER_MUTANT else len(part), _UNSAID[name])
+                    if value is None
+                    else value
+                    for part, value in zip(parts, values, strict=True)
+                ]
+            if any(value is None for value in values):
+                raise VotesError(f"some of these votes have {name}, some have none: they were not made alike")
+            content[name] = np.concatenate(values)
+        return cls(**content)
 
     def __len__(self) -> int:
         return len(self.ballots)
@@ -153,20 +220,62 @@ class Votes:
         )
 
     @property
+    def num_mutants(self) -> int:
+        return int(self.ballots.shape[1])
+
+    @property
     def is_soft(self) -> bool:
-        return self.labels is not None
+        return self.recipe is not None
+
+    @property
+    def cap(self) -> int:
+        """U, the most units a mutant gives: one where ballots are hard."""
+        return 1 if self.recipe is None else self.recipe.cap
+
+    @property
+    def classifier(self) -> Defence:
+        """What these are the ballots of; nobody has ranked them yet."""
+        return Defence(self.ablation, self.hide, self.recipe)
+
+    def replace(self, **changes: Any) -> Votes:
+        """A copy in which these fields are others; everything is checked as in a new table."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Votes(**{**content, **changes})
+
+    def under(self, classifier: Defence) -> Votes:
+        """The ballots that this classifier counts, of those that were cast.
+
+        A smaller set of mutants was fixed before any image was seen, and a hard ballot is cast beside every
+        soft one. Nothing else can be had without evaluating the network again.
+        """
+        if classifier.hide != self.hide:
+            raise VotesError(
+                f"these mutants were shown by {self.hide!r}, not by {classifier.hide!r}: vote again"
+            )
+        votes = self if classifier.ablation == self.ablation else self.select(classifier.ablation)
+        if classifier.soft == votes.recipe:
+            return votes
+        if classifier.soft is None:
+            return votes.hard()
+        cast = self.recipe or "hard ballots"
+        raise VotesError(
+            f"these votes are {cast}, and nothing makes {classifier.soft} of them: vote once more, softly at "
+            "that temperature and with as many labels"
+        )
 
     def hard(self) -> Votes:
         """The same votes without their soft ballots."""
-        return self._rebuilt(self.ballots, keep_soft=False)
+        return self._copied(recipe=None, labels=None, units=None, cuts=None, tau=0)
 
     def tempered(self, power: float) -> Votes:
-        """The same mutants with soft ballots of another temperature: every share is raised to `power`.
+        """An estimate of the same mutants with soft ballots of another temperature: shares to `power`.
 
         A power above 1 sharpens: the temperature is divided by it. What a ballot gave to no label counts as
         one more label, so that a power of 1 changes nothing and a ballot never gives more than its cap.
+        Labels that were cut off or rounded away are missing, so these are not the ballots that the network
+        would cast: good for choosing a temperature, but nothing can deploy them.
         """
-        if self.labels is None or self.units is None:
+        if self.recipe is None or self.units is None:
             raise VotesError("these votes are hard, and hard ballots have no temperature: vote softly")
         if not 0 < power < float("inf"):
             raise VotesError(f"a power is above 0, got {power}")
@@ -176,83 +285,90 @@ class Votes:
         total = raised.sum(axis=2, keepdims=True) + rest**power
         # A share that is a whole number of units may come out a hair below it.
         units = np.floor(raised / np.where(total > 0, total, 1) * self.cap + 1e-6).astype(np.int32)
-        part = self._rebuilt(self.ballots)
-        part.units = units
-        return part
+        # Ballots of no temperature that could be named.
+        return self._copied(units=units, recipe=Soft(None, self.recipe.best, self.cap))
 
     def take(self, images: Any) -> Votes:
         """The votes of some images, by slice, indices or mask."""
-        return self._rebuilt(self.ballots[images], images=images)
+        mine = {name: getattr(self, name) for name in _PER_IMAGE}
+        part = {name: None if value is None else value[images] for name, value in mine.items()}
+        if len(self.truth[images]) == 0:
+            raise VotesError("no image is left")
+        return self._copied(**part)
 
     def select(self, ablation: Ablation | str) -> Votes:
-        """The votes that `ablation` would have given, out of these: no mutant is asked again."""
+        """The votes that `ablation` would have given, out of these: no mutant is evaluated again."""
         wanted = parse_ablation(ablation) if isinstance(ablation, str) else ablation
         chosen = positions(wanted, self.ablation, self.image_size)
-        return self._rebuilt(self.ballots[:, chosen], mutants=chosen, ablation=wanted)
+        mine = {name: getattr(self, name) for name in _PER_MUTANT}
+        part = {name: None if value is None else value[:, chosen] for name, value in mine.items()}
+        return self._copied(ablation=wanted, **part)
 
-    def _rebuilt(
-        self,
-        ballots: Labels,
-        *,
-        images: Any = slice(None),
-        mutants: Any = slice(None),
-        ablation: Ablation | None = None,
-        keep_soft: bool = True,
-    ) -> Votes:
-        """A view of part of these votes; what was checked once is not checked again."""
-        part = object.__new__(Votes)
-        part.__dict__.update(self.__dict__)
-        part.ablation = ablation or self.ablation
-        part.ballots = np.ascontiguousarray(ballots)
-        part.num_mutants = ballots.shape[1]
-        part.truth, part.image_ids = self.truth[images], self.image_ids[images]
-        if len(part.ballots) == 0:
-            raise VotesError("no image is left")
-        if self.margins is not None:
-            part.margins = self.margins[images][:, mutants]
-        if self.unread is not None:
-            part.unread = _unread(self.unread[images], len(part.ballots))
-        if self.asked is not None:
-            part.asked = _partly(self.asked[images][:, mutants])
-        part.labels = part.units = None
-        part.cap = 1
-        if keep_soft and self.labels is not None and self.units is not None:
-            part.labels = np.ascontiguousarray(self.labels[images][:, mutants])
-            part.units = np.ascontiguousarray(self.units[images][:, mutants])
-            part.cap = self.cap
-        return part
-
-    def whole(self, what: str) -> Votes:
-        """These votes, if every mutant was asked: `what` needs them all."""
-        if self.asked is not None:
+    def require_complete(self, what: str) -> Votes:
+        """These votes, if every ballot is known: `what` needs them all."""
+        if self.known is not None:
             raise VotesError(
-                f"{what} needs the ballots of all mutants, and some were not asked: vote in full"
+                f"{what} needs the ballots of all mutants, and some were not evaluated or are not trusted: "
+                "vote in full"
             )
         return self
 
-    def _asked(self, values: npt.ArrayLike) -> npt.NDArray[np.bool_] | None:
-        mask = np.asarray(values)
-        if mask.dtype != np.bool_ or mask.shape != self.ballots.shape:
-            raise VotesError(
-                f"asked is true or false for each of {self.ballots.shape} ballots, got {mask.dtype} of shape "
-                f"{mask.shape}"
-            )
-        return _partly(mask)
-
-    def _per_mutant(self, values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        if values.ndim != 2:
-            raise VotesError(f"{name} have the shape [images, mutants], got {values.shape}")
-        if values.shape[1] != self.num_mutants:
-            raise VotesError(
-                f"got {values.shape[1]} {name} per image, but {self.ablation} on {shown(self.image_size)} "
-                f"makes {self.num_mutants}: pass the ablation these votes were made with"
-            )
-        return np.ascontiguousarray(values)
+    def _copied(self, **changes: Any) -> Votes:
+        """As `replace`, where what changes is taken from what was checked before."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        copy = object.__new__(Votes)
+        copy._set(**{**content, **changes})
+        return copy
 
 
-def _partly(asked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
-    """Nothing to say where all were asked."""
-    return None if asked.all() else np.ascontiguousarray(asked)
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A view in one piece that nobody can write to."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _table_shape(ballots: Labels, ablation: Ablation, image_size: ImageSize) -> tuple[int, int]:
+    """(N, B), if there is an image and each has a ballot of every mutant."""
+    mutants = ablation.count(image_size)
+    if ballots.ndim != 2:
+        raise VotesError(f"ballots have the shape [images, mutants], got {ballots.shape}")
+    if ballots.shape[1] != mutants:
+        raise VotesError(
+            f"got {ballots.shape[1]} ballots per image, but {ablation} on {shown(image_size)} "
+            f"makes {mutants}: pass the ablation these votes were made with"
+        )
+    if len(ballots) == 0:
+        raise VotesError("the votes hold no image: at least one is needed")
+    return len(ballots), mutants
+
+
+def _soft_ballots(
+    labels: Any, units: Any, recipe: Soft, num_classes: int, shape: tuple[int, int]
+) -> tuple[Labels, npt.NDArray[np.int32]]:
+    """Labels and units of every mutant, none of which gives more than the cap."""
+    spread, given = as_labels(labels, "labels", num_classes), as_whole_numbers(units, "units")
+    expected = (*shape, recipe.best)
+    if spread.shape != expected or given.shape != expected:
+        raise VotesError(
+            f"soft ballots have labels and units of shape {expected}, got {spread.shape} and {given.shape}"
+        )
+    if recipe.cap > LARGEST_CAP:
+        raise VotesError(f"the cap of a soft ballot is at most {LARGEST_CAP}, got {recipe.cap}")
+    if given.min() < 0:
+        raise VotesError(f"units are not negative, got {given.min()}")
+    # One by one first: a sum of numbers that large could come round to a small one.
+    most = int(given.max())
+    if most <= recipe.cap:
+        most = int(given.sum(axis=2, dtype=np.int64).max())
+    if most > recipe.cap:
+        raise VotesError(f"a mutant gives {most} units, but the cap is {recipe.cap}: quantise downwards")
+    if shape[1] * num_classes * recipe.cap > MOST_UNITS:
+        raise VotesError(
+            f"{shape[1]} mutants of {recipe.cap} units for {num_classes} classes are more than "
+            "can be added up exactly: use a smaller cap"
+        )
+    return spread, given.astype(np.int32)
 
 
 def as_whole_numbers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
@@ -285,26 +401,39 @@ def as_labels(values: npt.ArrayLike, name: str, num_classes: int) -> Labels:
             f"{name}[{at}] is {array[wrong].flat[0]}, but {num_classes} classes are labelled "
             f"0 to {num_classes - 1}"
         )
-    return array.astype(np.int32, copy=False)
+    return array.astype(np.int32)
 
 
-def _margins(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def _distances(
+    values: npt.ArrayLike | None, name: str, shape: tuple[int, int], meaning: str
+) -> npt.NDArray[np.float32] | None:
+    if values is None:
+        return None
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
-        raise VotesError(f"margins must be numbers, got {array.dtype}")
+        raise VotesError(f"{name} must be numbers, got {array.dtype}")
+    if array.shape != shape:
+        raise VotesError(f"got {name} of shape {array.shape} for ballots of shape {shape}")
     with np.errstate(over="ignore"):
-        # A margin beyond all bounds is as good as infinite.
+        # A distance beyond all bounds is as good as infinite.
         array = array.astype(np.float32)
     if np.isnan(array).any() or (array < 0).any():
-        raise VotesError("margins are not negative and not NaN: best logit minus second best")
+        raise VotesError(f"{name} are not negative and not NaN: {meaning}")
     return array
 
 
-def _unread(values: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_] | None:
-    mask = np.asarray(values)
-    if mask.dtype != np.bool_ or mask.shape != (count,):
-        raise VotesError(f"unread is true or false for each of {count} images, got {mask.dtype} {mask.shape}")
-    return mask if mask.any() else None
+def _mask(
+    values: npt.ArrayLike | None, name: str, shape: tuple[int, ...], of: str
+) -> npt.NDArray[np.bool_] | None:
+    if values is None:
+        return None
+    mask = np.array(values)
+    if mask.dtype != np.bool_ or mask.shape != shape:
+        raise VotesError(
+            f"{name} is true or false for each of {' x '.join(map(str, shape))} {of}, got {mask.dtype} of "
+            f"shape {mask.shape}"
+        )
+    return mask
 
 
 def _names(image_ids: Any, count: int) -> npt.NDArray[np.str_]:

@@ -112,7 +112,7 @@ def begin(folder: Location, poll: Poll, shard_size: int | None = None, probe: bo
         shard_size = begun.get("shard_size") or max(1, _MUTANTS_PER_SHARD // len(poll.regions))
     size, images = whole(shard_size, "the shard size"), len(poll.dataset)
     about = {**poll.about(), "probe": begun["made"].get("probe")}
-    manifest = votes_manifest(poll.blank(range(1), about), images=images, shard_size=size)
+    manifest = votes_manifest(poll.blank(about), images=images, shard_size=size)
     join_manifest(folder, manifest, "votes", VERSION)
     sweep(folder)
     if probe and not about["probe"]:

@@ -91,7 +91,7 @@ class _Scene:
             raise VotesError(f"image {image} is not one of the {len(votes)} images")
         if votes.unread is not None and votes.unread[image]:
             raise VotesError(f"image {image} could not be read, so there are no ballots to rewrite")
-        self.votes = votes.whole("an attack")
+        self.votes = votes.require_complete("an attack")
         self.patch = concrete(patch, votes.image_size)
         self.cases = touched(votes.ablation, self.patch, votes.image_size)
         self.truth = int(votes.truth[image])

@@ -19,14 +19,16 @@ from costcert.attacks.shard import Shard
 from costcert.attacks.spots import Sites, best_spots
 from costcert.certification import AnyPatch
 from costcert.datasets.base import Dataset
+from costcert.defence import Defence
+from costcert.deployment import Deployed
 from costcert.errors import CostcertError, SpellingError
-from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.ablations import Ablation
 from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import whole
 from costcert.locations import Location, locate
 from costcert.models.classifier import Classifier, Pixels, Soft
 from costcert.polling import Poll
-from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep, write_json
+from costcert.store.files import MANIFEST, join_manifest, read_sealed, sweep, write_json
 from costcert.store.parquet import missing_shards, positive, shard_ranges
 from costcert.votes import Votes
 
@@ -51,6 +53,7 @@ def attack(
     ablation: Ablation | str | None = None,
     defender: str = "costcert",
     soft: Soft | None = None,
+    classifier: Defence | None = None,
     effort: Effort | None = None,
     universal: str | None = None,
     seed: int = 0,
@@ -62,6 +65,7 @@ def attack(
     Args:
         out: a folder for patched images and what they do; one that was begun is continued.
         ablation: what each mutant keeps; by default what the model was trained to see.
+        classifier: the whole classifier, as a run has it, in place of ablation, defender and soft.
         universal: also one patch for all images, `fixed` at one place or stuck at `random` ones.
         progress: told how many images are done, of how many.
 
@@ -74,9 +78,8 @@ def attack(
         patch,
         k,
         locate(out),
-        ablation=parse_ablation(ablation) if isinstance(ablation, str) else ablation,
-        defender=defender,
-        soft=soft,
+        classifier=classifier
+        or Deployed(model, ablation, defender=defender, patch=patch, soft=soft).classifier,
         effort=effort or Effort(),
         universal=universal,
         seed=seed,
@@ -106,9 +109,7 @@ class Campaign:
         k: int,
         folder: Location,
         *,
-        ablation: Ablation | None,
-        defender: str,
-        soft: Soft | None,
+        classifier: Defence,
         effort: Effort,
         universal: str | None,
         seed: int,
@@ -121,18 +122,18 @@ class Campaign:
             )
         if universal not in (None, "fixed", "random"):
             raise SpellingError(f"a universal patch is fixed or random, got {universal!r}")
-        self.judge = Judge(model, ablation, wanted, defender=defender, soft=soft)
+        self.judge = Judge(model, classifier, wanted)
         self.dataset, self.k, self.folder = dataset, k, folder
         self.effort, self.universal, self.seed = effort, universal, seed
         self.num_images = len(dataset)
-        self.sites = Sites(self.judge.ablation, wanted, model.image_size)
+        classifier = self.judge.classifier
+        self.sites = Sites(classifier.ablation, wanted, model.image_size)
         self.about: dict[str, Any] = {
             # It also sees to it that a label means the same to the model and to the data.
-            **Poll(model, dataset, self.judge.ablation, soft=soft).about(),
-            "ablation": str(self.judge.ablation),
+            **Poll(model, dataset, classifier.ablation, soft=classifier.soft).about(),
+            "classifier": classifier.to_json(),
             "patch": str(wanted),
             "k": k,
-            "defender": self.judge.defender.name,
             "effort": asdict(effort),
             "universal": universal,
             "seed": seed,
@@ -192,7 +193,7 @@ class Campaign:
     def _shard_size(self, asked: int | None) -> int:
         """As asked, or as the run that is to be continued has it."""
         if asked is None and (self.folder / MANIFEST).is_file():
-            manifest = read_manifest(self.folder, "attack", VERSION)
+            manifest = read_sealed(self.folder, "attack", VERSION).content
             return positive(manifest, "shard_size", str(self.folder / MANIFEST))
         return whole(_IMAGES_PER_SHARD if asked is None else asked, "the shard size")
 
@@ -210,8 +211,7 @@ class Campaign:
         pixels = [self.judge.model.prepare(self.dataset.image(row)) for row in rows]
         clean = np.stack(pixels)
         votes = self.judge.votes(clean, self.dataset.labels[rows.start : rows.stop])
-        votes.image_ids = np.array(self.dataset.ids[rows.start : rows.stop], dtype=np.str_)
-        return clean, votes
+        return clean, votes.replace(image_ids=self.dataset.ids[rows.start : rows.stop])
 
     def _rng(self, name: str) -> np.random.Generator:
         """Chance that depends on the seed and the image alone, not on the shard it is in."""

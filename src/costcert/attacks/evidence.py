@@ -133,15 +133,15 @@ class Inspector:
             "touched": self.sites.touched(places).tolist(),
             "changed_though_untouched": np.flatnonzero(strayed).tolist(),
             "certificate": {
-                "defender": self.judge.defender.name,
+                "classifier": self.judge.classifier.to_json(),
                 "patch": str(self.judge.patch),
                 "ties": "lowest",
                 "min_k": int(self.min_k[row]),
             },
             "position_before": int(self.judge.positions(before)[0]),
             "position_after": position,
-            "scores_before": self.judge.defender.scores(before, self.judge.touched)[0].tolist(),
-            "scores_after": self.judge.defender.scores(now, self.judge.touched)[0].tolist(),
+            "scores_before": self.judge.deployed.scores(before)[0].tolist(),
+            "scores_after": self.judge.deployed.scores(now)[0].tolist(),
             "run": dict(self.about),
         }
         write_json(folder / CASE, content)

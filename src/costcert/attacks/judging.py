@@ -9,34 +9,33 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from costcert.certification import certify
+from costcert.defence import Defence, Soft
 from costcert.deployment import Deployed
-from costcert.geometry.ablations import Ablation, Region
+from costcert.geometry.ablations import Region
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.touch import touched
-from costcert.models.classifier import Ballots, Classifier, Logits, Pixels, Soft
+from costcert.models.classifier import Ballots, Classifier, Logits, Pixels
 from costcert.votes import Votes
 
 Positions = npt.NDArray[np.int64]
 
 
 class Judge:
-    """A deployed classifier, asked about pixels at the model's input, where patches are counted."""
+    """A deployed classifier, asked about pixels at the model's input, where patches are counted.
 
-    def __init__(
-        self,
-        model: Classifier,
-        ablation: Ablation | None,
-        patch: OnePatch | Several,
-        *,
-        defender: str = "costcert",
-        soft: Soft | None = None,
-    ) -> None:
-        self.deployed = Deployed(_Prepared(model), ablation, defender=defender, patch=patch, soft=soft)
-        self.model, self.patch, self.soft = model, patch, soft
-        self.ablation = self.deployed.ablation
-        self.defender = self.deployed.defender
-        self.touched = touched(self.ablation, patch, model.image_size)
+    Args:
+        patch: what it is attacked and certified with.
+    """
+
+    def __init__(self, model: Classifier, classifier: Defence, patch: OnePatch | Several) -> None:
+        self.deployed = Deployed.of(_Prepared(model), classifier)
+        self.model, self.patch = model, patch
+        self.classifier = self.deployed.classifier
+        self.touched = touched(self.classifier.ablation, patch, model.image_size)
+
+    @property
+    def soft(self) -> Soft | None:
+        return self.classifier.soft
 
     def votes(self, pixels: Pixels, truth: npt.NDArray[Any]) -> Votes:
         """All mutants of these images, asked from scratch."""
@@ -44,14 +43,14 @@ class Judge:
 
     def positions(self, votes: Votes) -> Positions:
         """[N], where the true label stands in the prediction."""
-        listed = self.defender.predict(votes, self.touched, votes.num_classes)
+        listed = self.deployed.ranked(votes, votes.num_classes)
         positions: Positions = np.argmax(listed == votes.truth[:, None], axis=1) + 1
         return positions
 
     def certified(self, votes: Votes) -> Positions:
         """[N], min-k with ties as the prediction breaks them: where the label may end at worst."""
-        found = certify(votes, self.patch, [self.defender.name], ties="lowest")
-        return found.min_k(self.defender.name, self.patch)
+        found = self.deployed.certify_votes(votes, self.patch, ties="lowest")
+        return found.min_k(self.deployed.defender.name, self.patch)
 
 
 class _Prepared(Classifier):
@@ -77,19 +76,18 @@ def rewritten(
     votes: Votes, images: npt.NDArray[Any], rows: npt.NDArray[Any], mutants: npt.NDArray[Any], said: Ballots
 ) -> Votes:
     """The votes of these images with some ballots replaced: `mutants[m]` of row `rows[m]` says `said[m]`."""
-    ballots = votes.ballots[images]
+    part = votes.take(images)
+    ballots = part.ballots.copy()
     ballots[rows, mutants] = said.labels
-    how: dict[str, Any] = {
-        "num_classes": votes.num_classes,
-        "ablation": votes.ablation,
-        "image_size": votes.image_size,
-    }
-    truth = votes.truth[images]
-    if votes.labels is None or votes.units is None:
-        return Votes(ballots, truth, **how)
-    labels, units = votes.labels[images], votes.units[images]
-    labels[rows, mutants], units[rows, mutants] = said.soft_labels, said.soft_units
-    return Votes.soft(labels, units, truth, ballots=ballots, cap=votes.cap, **how)
+    # An image may be tried more than once, so ids are counted anew; what was measured is of other ballots.
+    changes: dict[str, Any] = {"ballots": ballots, "image_ids": None, "margins": None, "cuts": None}
+    if part.labels is not None and part.units is not None:
+        labels, units = part.labels.copy(), part.units.copy()
+        assert said.soft_labels is not None
+        assert said.soft_units is not None
+        labels[rows, mutants], units[rows, mutants] = said.soft_labels, said.soft_units
+        changes |= {"labels": labels, "units": units}
+    return part.replace(**changes)
 
 
 def differing(before: Votes, after: Votes) -> npt.NDArray[np.bool_]:

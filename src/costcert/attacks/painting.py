@@ -50,7 +50,8 @@ class Painter:
             raise no_gradients(judge)
         self.judge, self.sites, self.clean, self.votes, self.k = judge, sites, clean, votes, k
         self.model = judge.model
-        self.temperature = _HARD_TEMPERATURE if judge.soft is None else judge.soft.temperature
+        soft = None if judge.soft is None else judge.soft.temperature
+        self.temperature = _HARD_TEMPERATURE if soft is None else soft
 
     def paint(self, attempts: Sequence[Attempt], steps: int) -> None:
         """Take so many steps with each, or fewer: an image that is broken is left alone from then on."""

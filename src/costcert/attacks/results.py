@@ -13,7 +13,7 @@ from costcert.errors import StoreError
 from costcert.locations import Location
 from costcert.store.parquet import list_column, lists, plain_column, read_table, shard_path, write_table
 
-VERSION = 2
+VERSION = 3
 SUMMARY, UNIVERSAL = "summary.json", "universal.npz"
 
 Counts = npt.NDArray[np.int64]

@@ -144,7 +144,7 @@ class Shard:
     def _won(self, after: Votes, best: Found) -> npt.NDArray[np.float64]:
         """[N], for each image the share of the touched ballots that went to the k best placed rivals."""
         won = np.zeros(len(after))
-        listed = self.judge.defender.predict(after, self.judge.touched, self.k + 1)
+        listed = self.judge.deployed.ranked(after, self.k + 1)
         for row, attempt in enumerate(best):
             if attempt is not None:
                 rivals = [label for label in listed[row] if label != after.truth[row]][: self.k]

@@ -18,12 +18,19 @@ from costcert.attacks.evidence import FalseCertificateError
 from costcert.attacks.results import SUMMARY
 from costcert.commands import vote
 from costcert.commands.spreading import spread, wait_until
+from costcert.datasets.base import Dataset
+from costcert.defence import Defence
+from costcert.deployment import Deployed, model_of_run
 from costcert.engines.base import Told
 from costcert.engines.on_local import place
+from costcert.errors import CostcertError
 from costcert.geometry.patches import parse_patch
+from costcert.locations import Location
 from costcert.metrics import wilson
+from costcert.models.classifier import Classifier
 from costcert.store.files import read_json
 from costcert.store.parquet import shard_path
+from costcert.store.runs import open_run
 
 # The code of a run that found a false certificate: neither a success nor the user's mistake.
 FALSE_CERTIFICATE = 3
@@ -35,12 +42,14 @@ class Request:
 
     Args:
         asked: the model and the images, where to write, and who does the work.
+        run: a folder of votes or certificates whose classifier is attacked.
     """
 
     asked: vote.Request
     patch: str
     k: int = 1
-    defender: str = "costcert"
+    defender: str | None = None
+    run: Location | None = None
     universal: str | None = None
     effort: Effort = field(default_factory=Effort)
 
@@ -63,7 +72,7 @@ def run(request: Request) -> int:
     console = Console(highlight=False, soft_wrap=True)
     judge = campaign.judge
     console.print(
-        f"{judge.patch} against {judge.ablation}: touches at most {judge.touched.delta} of "
+        f"{judge.patch} against {judge.classifier}: touches at most {judge.touched.delta} of "
         f"{judge.touched.num_mutants} mutants"
     )
     _table(console, read_json(campaign.folder / SUMMARY), request)
@@ -81,16 +90,14 @@ class AttackJob(Told):
     @cached_property
     def campaign(self) -> Campaign:
         request, asked = self.request, self.request.asked
-        model, dataset, ablation, soft = vote.loaded(asked)
+        model, dataset, classifier = _loaded(request)
         return Campaign(
             model,
             dataset,
             request.patch,
             request.k,
             asked.out,
-            ablation=ablation,
-            defender=request.defender,
-            soft=soft,
+            classifier=classifier,
             effort=request.effort,
             universal=request.universal,
             seed=asked.seed,
@@ -109,6 +116,27 @@ class AttackJob(Told):
 
     def there(self, number: int) -> bool:
         return shard_path(self.request.asked.out, number).exists()
+
+
+def _loaded(request: Request) -> tuple[Classifier, Dataset, Defence]:
+    """The network, the images and the classifier: that of a run, or as asked for."""
+    asked = request.asked
+    if request.run is None:
+        model, dataset, ablation, soft = vote.loaded(asked)
+        deployed = Deployed(
+            model, ablation, defender=request.defender or "costcert", patch=request.patch, soft=soft
+        )
+        return model, dataset, deployed.classifier
+    given = {"--ablation": asked.ablation, "--soft": asked.soft, "--hide": asked.hide}
+    known = [option for option, value in given.items() if value is not None]
+    if known:
+        raise CostcertError(f"--run says which classifier is attacked: leave {', '.join(known)} out")
+    run = open_run(request.run)
+    return (
+        model_of_run(run, asked.model, checkpoint=asked.checkpoint, device=asked.device),
+        vote.dataset_of(asked),
+        run.classifier_by(request.defender, request.patch),
+    )
 
 
 def _table(console: Console, summary: dict[str, Any], request: Request) -> None:

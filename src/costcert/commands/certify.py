@@ -13,6 +13,7 @@ from costcert.certificates import Certificates
 from costcert.certification import certify, concrete_patches
 from costcert.commands.progress import bar
 from costcert.commands.spreading import Spread, spread
+from costcert.defence import Defence
 from costcert.defenders import chosen
 from costcert.engines.on_local import place
 from costcert.errors import CostcertError, SpellingError, StoreError
@@ -27,7 +28,7 @@ from costcert.store.certificates import CertificatesPlan, certificates_manifest
 from costcert.store.exports import EXPORTS, Export
 from costcert.store.parquet import shard_path
 from costcert.store.votes import VotesArchive, VotesFolder, VotesSource
-from costcert.tuning import Ballots, Setting, read_tuned
+from costcert.tuning import read_tuned
 from costcert.votes import Votes
 
 # Images between two movements of the progress bar.
@@ -90,43 +91,32 @@ class _Work:
     def __init__(self, request: Request, source: VotesSource) -> None:
         self.request = request
         self.source = source
-        self.tuned = None if request.tuned is None else _tuned(request)
-        first = self._prepared(source.shard(0))
-        self.ablation: Ablation = first.ablation
-        self.image_size = first.image_size
+        self.classifier = _classifier(request, source)
+        self.ablation: Ablation = self.classifier.ablation
+        self.image_size = as_image_size(tuple(source.manifest["image_size"]))
         self.patches: list[OnePatch | Several] = concrete_patches(
-            parse_list(request.patches), first.image_size
+            parse_list(request.patches), self.image_size
         )
-        self.soft = first.is_soft
-        self.epsilon, self.tau = self._doubt(soft=self.soft)
-        if self.tau and self.tuned is not None and self.soft:
-            raise CostcertError("tau is measured at one temperature: vote at the tuned one, then certify")
+        self.epsilon, self.tau = self._distrust()
+        # Adaptive voting may have evaluated all mutants of the first images, and few of others.
+        partial = bool(source.manifest["made"].get("until")) or source.shard(0).known is not None
         names = parse_list(request.defenders)
-        part = first.asked is not None or bool(source.manifest["made"].get("until"))
-        self.defenders = [defender.name for defender in chosen(names, soft=first.is_soft, part=part)]
-
-    def _prepared(self, votes: Votes) -> Votes:
-        if self.tuned is not None:
-            return Ballots.of(votes).under(self.tuned)
-        if self.request.hard:
-            votes = votes.hard()
-        if self.request.ablation is not None and isinstance(self.source, VotesFolder):
-            votes = votes.select(self.request.ablation)
-        return votes
+        soft = self.classifier.soft is not None
+        self.defenders = [each.name for each in chosen(names, soft=soft, partial=partial)]
 
     def certify(self, votes: Votes) -> Certificates:
         return certify(
-            self._prepared(votes),
+            votes.under(self.classifier),
             self.patches,
             self.defenders,
-            ties=self.request.ties,
+            ties=self.classifier.ties,
             epsilon=self.epsilon,
             tau=self.tau,
         )
 
-    def _doubt(self, *, soft: bool) -> tuple[float | None, int]:
+    def _distrust(self) -> tuple[float | None, int]:
         """Epsilon and tau as asked for, or as the voting machine was probed."""
-        asked = self.request.epsilon
+        asked, soft = self.request.epsilon, self.classifier.soft is not None
         if asked == "probe":
             probe = self.source.manifest["made"].get("probe")
             if not probe:
@@ -134,10 +124,10 @@ class _Work:
                     f"{self.request.votes} holds no probe: add one by voting once more with --probe"
                 )
             try:
-                measured = float(probe["epsilon"]), int(probe["tau"])
+                epsilon, tau = float(probe["epsilon"]), int(probe["tau"])
             except (KeyError, TypeError, ValueError):
                 raise StoreError(f"the probe in {self.request.votes} is damaged: vote with --probe") from None
-            return (None, max(measured[1], self.request.tau)) if soft else (measured[0], self.request.tau)
+            return epsilon, max(tau if soft else 0, self.request.tau)
         try:
             return None if asked is None else float(asked), self.request.tau
         except ValueError:
@@ -159,15 +149,12 @@ class _Work:
     def manifest(self) -> dict[str, Any]:
         return certificates_manifest(
             self.source.manifest,
+            self.source.digest(),
+            self.classifier,
             defenders=self.defenders,
             patches=[str(patch) for patch in self.patches],
-            ablation=str(self.ablation),
-            ties=self.request.ties,
-            ballots="as voted" if self.soft or not self.source.manifest["soft"] else "hard",
-            temperature=None if self.tuned is None else self.tuned.temperature,
             epsilon=self.epsilon,
             tau=self.tau,
-            votes_digest=self.source.digest(),
         )
 
     def headings(self) -> dict[str, str]:
@@ -180,12 +167,20 @@ class _Work:
         }
 
 
-def _tuned(request: Request) -> Setting:
-    if request.hard or request.ablation is not None:
-        raise CostcertError("--tuned says which mutants vote and how softly: leave --ablation and --hard out")
-    assert request.tuned is not None
-    setting, _ = read_tuned(request.tuned)
-    return setting
+def _classifier(request: Request, source: VotesSource) -> Defence:
+    """What is certified: the classifier these are the ballots of, or as much of it as was asked for."""
+    cast = replace(source.classifier, ties=request.ties)
+    if request.tuned is not None:
+        if request.hard or request.ablation is not None:
+            raise CostcertError(
+                "--tuned says which mutants vote and how softly: leave --ablation and --hard out"
+            )
+        ablation, soft = read_tuned(request.tuned)
+        tuned = replace(cast, ablation=ablation, soft=soft)
+        return tuned.with_classes(int(source.manifest["num_classes"]))
+    if request.ablation is not None:
+        cast = replace(cast, ablation=parse_ablation(request.ablation))
+    return replace(cast, soft=None) if request.hard else cast
 
 
 def _open(request: Request) -> VotesSource:

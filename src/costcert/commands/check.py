@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -12,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from costcert.chain import file_digest
-from costcert.check import Question
+from costcert.chain import file_digest, num_shards
+from costcert.check import Question, classifier_of
 from costcert.commands.progress import bar
 from costcert.commands.stored import Row, Stored, StoredFile, StoredFolder, digests, followed, is_file
 from costcert.errors import CostcertError, StoreError
@@ -24,13 +25,18 @@ from costcert.votes import MOST_CLASSES
 # Differences that are shown one by one.
 _SHOWN = 20
 
-# What two manifests of the same votes agree on, however they were cut into shards.
-_OF_VOTES = ("images", "ablation", "image_size", "num_classes", "made")
+# What an .npz does not say about its votes.
+_WORLD = ("ablation", "classes", "image_size")
+# The units of a soft ballot, where an .npz does not say its cap.
+_UNITS = 65536
 
 
 @dataclass(frozen=True)
 class Asked:
-    """How a .csv was certified, as it was told to `certify`; other files and folders say it themselves."""
+    """What `certify` was told that is written down nowhere, or only where a forger could have written it.
+
+    An .npz does not say how its votes were made; a .csv does not say anything but rows.
+    """
 
     ablation: str | None = None
     classes: int | None = None
@@ -64,7 +70,7 @@ def run(request: Request) -> bool:
         raise CostcertError("--replay asks the model again: pass --votes, --model and --data, too")
     console = Console(highlight=False, soft_wrap=True)
     with _damage_in_one_sentence(request.certificates):
-        ballots = None if request.votes is None else _Ballots(request.votes)
+        ballots = None if request.votes is None else _Ballots(request.votes, request.asked)
         certificates = _stored(request, ballots)
         problems = certificates.noted(console)
         if ballots is not None:
@@ -78,12 +84,14 @@ def run(request: Request) -> bool:
                 problems += _derived(console, request, certificates, ballots)
                 problems += certificates.summed_up()
         if request.model is not None:
-            from costcert.commands.replay import asked_again, same_weights
+            from costcert.commands.replay import Replay
 
-            model, found = same_weights(console, request, certificates.manifest)
-            problems += found
-            if ballots is not None and request.replay is not None and not found:
-                problems += asked_again(console, request, model, certificates.manifest, ballots.images)
+            voted = certificates.manifest["votes"] if ballots is None else ballots.manifest
+            with _damage_in_one_sentence(request.votes or request.certificates):
+                replay = Replay(request, voted)
+            console.print(f"Weights: {request.model} has those that voted")
+            if ballots is not None and request.replay is not None:
+                problems += replay.problems(console, ballots.ids(), ballots.images)
     for problem in problems[:_SHOWN]:
         console.print(f"Wrong: {problem}", markup=False)
     if len(problems) > _SHOWN:
@@ -92,14 +100,12 @@ def run(request: Request) -> bool:
 
 
 def _stored(request: Request, ballots: _Ballots | None) -> Stored:
-    path = request.certificates
-    if request.asked != Asked() and path.suffix != ".csv":
-        given = [
-            f"--{field.name.replace('_', '-')}"
-            for field in fields(Asked)
-            if getattr(request.asked, field.name) != field.default
-        ]
-        raise CostcertError(f"{path} says itself how it was certified: leave {', '.join(given)} out")
+    path, archive = request.certificates, ballots is not None and not ballots.is_folder
+    given = [field.name for field in fields(Asked) if getattr(request.asked, field.name) != field.default]
+    needless = [name for name in given if path.suffix != ".csv" and not (archive and name in _WORLD)]
+    if needless:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in needless)
+        raise CostcertError(f"{path} says itself how it was certified: leave {options} out")
     if not is_file(path):
         return StoredFolder(path)
     if ballots is None:
@@ -149,46 +155,90 @@ def _damage_in_one_sentence(folder: Location) -> Iterator[None]:
 
 
 class _Ballots:
-    """The votes that certificates came from: a folder, or an .npz."""
+    """The votes that certificates came from: a folder, or an .npz. They say for themselves what they are."""
 
-    def __init__(self, path: Location) -> None:
+    def __init__(self, path: Location, asked: Asked) -> None:
         self.path = path
-        self._chain = followed(path, "votes") if path.is_dir() else None
-        self._arrays = None if self._chain is not None else read_npz(path)
+        self.is_folder = path.is_dir()
+        if self.is_folder:
+            self._chain = followed(path, "votes", 1, 2)
+            self.manifest = self._chain.manifest
+        else:
+            self._arrays = read_npz(path)
+            self.manifest = self._described(asked)
+        if not 0 < self.manifest["num_classes"] <= MOST_CLASSES:
+            raise StoreError(f"{self.manifest['num_classes']} classes are none, or too many")
 
     @property
     def count(self) -> int:
         """Images that voted."""
-        if self._chain is not None:
-            return int(self._chain.manifest["images"])
-        return len((self._arrays or {})["truth"])
+        return int(self.manifest["images"])
+
+    def _described(self, asked: Asked) -> Mapping[str, Any]:
+        """What is known of an .npz: its arrays, and what it does not say from whoever wants it checked."""
+        missing = [name for name in _WORLD if getattr(asked, name) is None]
+        if missing:
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+            raise CostcertError(
+                f"{self.path} does not say how its votes were made, and certificates are not to be believed "
+                f"what they say of it: pass {options}"
+            )
+        sides = [int(side) for side in str(asked.image_size).split("x")]
+        soft, arrays = None, self._arrays
+        if "units" in arrays:
+            soft = {
+                "temperature": float(arrays["temperature"]) if "temperature" in arrays else None,
+                "best": int(arrays["units"].shape[2]),
+                "cap": int(arrays["cap"]) if "cap" in arrays else _UNITS,
+            }
+        return {
+            "images": len(arrays["truth"]),
+            "classifier": {"ablation": asked.ablation, "hide": None, "soft": soft},
+            "image_size": sides if len(sides) == 2 else 2 * sides,
+            "num_classes": asked.classes,
+        }
 
     def problems(self, console: Console, certificates: Mapping[str, Any]) -> list[str]:
         """What is wrong with these votes, or with their being the ones."""
-        found, noted = [], certificates.get("votes_digest")
-        if self._chain is not None:
+        noted, found = certificates["votes_digest"], []
+        if self.is_folder:
             found = digests(console, self.path, self._chain)
-            # Without a digest nobody knows how the votes were cut into shards.
-            keys = self._chain.manifest.keys() if noted else _OF_VOTES
-            other = [key for key in keys if self._chain.manifest[key] != certificates["votes"][key]]
-            found += [
-                f"{self.path} are not the votes of these certificates: their {key} differ" for key in other
-            ]
-        there = file_digest(self.path) if self._chain is None else self._chain.digest
+            there, known = self._chain.digest, certificates["votes"]
+        else:
+            there = file_digest(self.path)
+            known = {key: certificates["votes"][key] for key in self.manifest}
+            known["classifier"] = classifier_of(known)
         if noted is None:
-            console.print("Digests: these certificates do not note that of their votes")
+            found.append("these certificates do not note the digest of their votes: certify them again")
         elif noted != there:
             found.append(f"{self.path} are not the votes these certificates note: their digests differ")
-        elif not found:
+        found += [
+            f"{self.path} are not the votes of these certificates: their {key} differ"
+            for key in sorted({*known, *self.manifest})
+            if known.get(key) != self.manifest.get(key)
+        ]
+        if not found:
             console.print(f"Digests: {self.path} are the votes these certificates note")
+            twice = [name for name, times in Counter(self.ids()).items() if times > 1]
+            found += [f"{self.path} holds the image {name!r} more than once" for name in twice]
         return found
+
+    def ids(self) -> list[str]:
+        """All images, in their order."""
+        if not self.is_folder:
+            return [str(each) for each in self._arrays.get("image_ids", range(self.count))]
+        return [
+            name
+            for shard in range(num_shards(self.manifest))
+            for name in read_table(shard_path(self.path, shard), ["image_id"]).column(0).to_pylist()
+        ]
 
     def images(self, numbers: Sequence[int]) -> Iterator[Row]:
         """Some rows, in their order; a shard is read once."""
-        if self._chain is None:
-            yield from (self._archived(self._arrays or {}, number) for number in numbers)
+        if not self.is_folder:
+            yield from (self._archived(self._arrays, number) for number in numbers)
             return
-        for shard, places in _by_shard(numbers, int(self._chain.manifest["shard_size"])):
+        for shard, places in _by_shard(numbers, int(self.manifest["shard_size"])):
             table = read_table(shard_path(self.path, shard))
             yield from (table.slice(place, 1).to_pylist()[0] for place in places)
 
@@ -197,11 +247,11 @@ class _Ballots:
         row: dict[str, Any] = {
             "image_id": str(arrays["image_ids"][image]) if "image_ids" in arrays else str(image)
         }
-        names = {"labels": "soft_labels", "units": "soft_units", "ballots": "ballots", "margins": "margins"}
-        for name, column in names.items():
+        columns = {"labels": "soft_labels", "units": "soft_units"}
+        for name in ("labels", "units", "ballots", "margins", "cuts", "known"):
             if name in arrays:
-                values = arrays[name][image].astype(np.float32 if name == "margins" else np.int64)
-                row[column] = values.ravel().tolist()
+                kind = np.float32 if name in ("margins", "cuts") else np.int64
+                row[columns.get(name, name)] = arrays[name][image].astype(kind).ravel().tolist()
         if "ballots" not in row:
             best = arrays["units"][image].argmax(axis=1)
             row["ballots"] = [
@@ -213,13 +263,12 @@ class _Ballots:
 def _derived(console: Console, request: Request, certificates: Stored, ballots: _Ballots) -> list[str]:
     """Certificates that are not what the ballots say."""
     manifest = certificates.manifest
-    if not 0 < manifest["votes"]["num_classes"] <= MOST_CLASSES:
-        raise StoreError(f"{manifest['votes']['num_classes']} classes are none, or too many")
     if manifest.get("uncertain"):
         raise StoreError("which mutants were uncertain is not written down, so nothing can be derived again")
-    question = Question(manifest)
-    cases = [(defender, patch) for defender in manifest["defenders"] for patch in manifest["patches"]]
-    images, size = int(manifest["votes"]["images"]), int(manifest["votes"]["shard_size"])
+    question = Question(manifest, ballots.manifest)
+    cases = question.cases
+    size = int(manifest["votes"]["shard_size"])
+    images = ballots.count
     chosen: Sequence[int] = range(images)
     if request.sample is not None and request.sample < images:
         chosen = sorted(random.Random(request.seed).sample(chosen, request.sample))  # noqa: S311
@@ -241,6 +290,12 @@ def _derived(console: Console, request: Request, certificates: Stored, ballots: 
                     place = at * length + number
                     found = _difference(table[place], row, defender, patch, question.answer)
                     problems += [f"{certificates.name(first + place)}{each}" for each in found]
+    asked = manifest["classifier"]
+    console.print(
+        f"Question: {', '.join(manifest['defenders'])} against {', '.join(manifest['patches'])}; "
+        f"{asked['ablation']}, {'soft' if asked['soft'] else 'hard'} ballots, ties {asked['ties']}, epsilon "
+        f"{manifest['epsilon']}, tau {manifest['tau']}"
+    )
     which = "all" if len(chosen) == images else f"a sample by seed {request.seed}"
     console.print(
         f"Certificates: {len(cases) * len(chosen):,} derived again, of {len(chosen):,} images of {images:,} "

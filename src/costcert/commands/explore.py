@@ -6,23 +6,21 @@ import os
 import secrets
 import sys
 import webbrowser
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
 from costcert.certificates import Certificates
 from costcert.commands.progress import bar
+from costcert.defenders import find
 from costcert.errors import CostcertError
-from costcert.locations import Location, locate
-from costcert.store.certificates import CertificatesFolder
-from costcert.store.files import MANIFEST, read_json
+from costcert.locations import Location
+from costcert.store.runs import Run, open_run
 from costcert.store.votes import VotesFolder, read_votes
-from costcert.tuning import as_certified
 from costcert.votes import Votes
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from costcert.deployment import Deployed
     from costcert.explorer.exhibit import Exhibit
     from costcert.explorer.pictures import Pictures
-    from costcert.models.classifier import Classifier, Soft
 
 # Ballots that fit into a laptop's memory; a soft one counts once for every label it names.
 MOST_BALLOTS = 1 << 28
@@ -98,76 +95,47 @@ def opened(request: Request) -> tuple[Exhibit, Deployed | None]:
     if request.demo:
         return _demo(request)
     assert request.source is not None
-    found = _read(request.source, request)
-    votes = found.votes
-    pictures = _pictures(votes, request)
+    run = open_run(request.source, request.votes)
+    votes = _limited(run.votes, request.limit)
+    certificates, manifest = None, {}
+    if run.certificates is not None:
+        manifest = run.certificates.manifest
+        votes = votes.under(run.classifier)
+        certificates = Certificates.joined(list(run.certificates.shards())).select(slice(0, len(votes)))
+        if not np.array_equal(certificates.image_ids, votes.image_ids):
+            raise CostcertError(f"{request.source} names other images than its votes: certify them again")
     exhibit = Exhibit(
         votes,
         name=_name(votes, request.source),
-        terms=Terms(
-            found.manifest.get("ties", "against"),
-            found.manifest.get("epsilon"),
-            int(found.manifest.get("tau") or 0),
-        ),
-        certificates=found.certificates,
-        pictures=pictures,
+        terms=Terms(run.classifier.ties, manifest.get("epsilon"), int(manifest.get("tau") or 0)),
+        certificates=certificates,
+        pictures=_pictures(votes, request),
     )
-    if request.model is None:
-        return exhibit, None
-    if found.manifest.get("temperature") is not None:
-        raise CostcertError(
-            "these certificates are of ballots at another temperature than they were cast: vote at that "
-            "temperature, certify, and explore those"
-        )
-    return exhibit, _deployed(votes, _model(request, votes))
+    return exhibit, None if request.model is None else _deployed(run, request)
 
 
-@dataclass(frozen=True)
-class _Found:
-    votes: Votes
-    certificates: Certificates | None
-    manifest: Mapping[str, Any]
+def _deployed(run: Run, request: Request) -> Deployed:
+    """The classifier whose votes or certificates are shown, with the model that voted."""
+    from costcert.deployment import Deployed, model_of_run
 
-
-def _read(source: Location, request: Request) -> _Found:
-    manifest = read_json(source / MANIFEST) if (source / MANIFEST).is_file() else {}
-    if not isinstance(manifest, dict) or manifest.get("format") != "costcert certificates":
-        return _Found(_limited(VotesFolder(source), request.limit), None, {})
-    folder = CertificatesFolder(source)
-    beside = request.votes or source.parent / "votes"
-    if not beside.is_dir():
-        raise CostcertError(f"{source} holds certificates: say with --votes where their ballots are")
-    votes = as_certified(_limited(VotesFolder(beside), request.limit), folder.manifest)
-    certificates = _first(Certificates.joined(list(folder.shards())), len(votes))
-    same = certificates.image_size == votes.image_size and certificates.num_classes == votes.num_classes
-    if not same or not np.array_equal(certificates.image_ids, votes.image_ids):
-        raise CostcertError(f"{beside} is not what {source} was made from: pass its votes with --votes")
-    return _Found(votes, certificates, folder.manifest)
+    assert request.model is not None
+    model = model_of_run(run, request.model, checkpoint=request.checkpoint)
+    names = ["costcert"] if run.certificates is None else [name for name, _ in run.certificates.cases]
+    # A masking defender is another classifier for each patch; the page compares them all by ballots.
+    voting = [name for name in names if not find(name).masks]
+    return Deployed.of(model, run.classifier_by(voting[0] if voting else None))
 
 
 def _limited(folder: VotesFolder, limit: int | None) -> Votes:
     """The first images, or all of them where they fit."""
     if limit is not None and limit <= folder.shard_length(0):
         return folder.shard(0).take(slice(0, limit))
-    spread = (folder.manifest.get("soft") or {}).get("labels", 1)
+    spread = 1 if folder.classifier.soft is None else folder.classifier.soft.best
     if folder.num_images * folder.num_mutants * spread > MOST_BALLOTS:
         raise CostcertError(
             f"{folder.folder} holds more ballots than fit at once: pass --limit {folder.shard_length(0)}"
         )
     return read_votes(folder.folder).take(slice(0, limit))
-
-
-def _first(certificates: Certificates, count: int) -> Certificates:
-    return Certificates(
-        {
-            case: (certificates.rank(*case)[:count], certificates.min_k(*case)[:count])
-            for case in certificates.cases
-        },
-        image_ids=certificates.image_ids[:count],
-        num_classes=certificates.num_classes,
-        image_size=certificates.image_size,
-        about=certificates.about,
-    )
 
 
 def _pictures(votes: Votes, request: Request) -> Pictures | None:
@@ -193,55 +161,11 @@ def _name(votes: Votes, source: Location) -> str:
     return str((votes.about.get("data") or {}).get("name") or source.name)
 
 
-def _model(request: Request, votes: Votes) -> Classifier:
-    """The model that cast these votes, set up as it was then."""
-    from costcert.models.loading import load_model
-    from costcert.models.preprocessing import Preprocessing
-
-    assert request.model is not None
-    made: Mapping[str, Any] = votes.about.get("model") or {}
-    how: dict[str, Any] = {}
-    if not locate(request.model).exists() and made.get("preprocessing"):
-        how["preprocessing"] = Preprocessing.from_json(made["preprocessing"])
-    model = load_model(
-        request.model,
-        checkpoint=request.checkpoint,
-        num_classes=votes.num_classes,
-        class_names=votes.class_names,
-        hide=made.get("hide"),
-        ablation=votes.ablation,
-        **how,
-    )
-    digest = made.get("digest")
-    if model.image_size != votes.image_size or (digest and model.about().get("digest") != digest):
-        raise CostcertError(
-            f"{request.model} is not the model that cast these votes ({made.get('name', 'unknown')}, "
-            f"{str(digest)[:19]}): certificates of one model say nothing about another"
-        )
-    return model
-
-
-def _deployed(votes: Votes, model: Classifier) -> Deployed:
-    from costcert.deployment import Deployed
-
-    return Deployed(model, votes.ablation, soft=_soft(votes) if votes.is_soft else None)
-
-
-def _soft(votes: Votes) -> Soft:
-    from costcert.models.classifier import Soft
-
-    try:
-        return Soft(**votes.about["soft"])
-    except (KeyError, TypeError):
-        raise CostcertError(
-            "these votes do not say how their soft ballots were made: explore them without --model"
-        ) from None
-
-
 def _demo(request: Request) -> tuple[Exhibit, Deployed]:
     from costcert.commands.demo import SOFT
     from costcert.datasets.parse import parse_dataset
     from costcert.datasets.subsets import limited
+    from costcert.deployment import Deployed
     from costcert.explorer.exhibit import Exhibit
     from costcert.explorer.pictures import Pictures
     from costcert.models.loading import load_model
@@ -256,7 +180,7 @@ def _demo(request: Request) -> tuple[Exhibit, Deployed]:
     with bar("voting") as tell:
         votes = vote(model, data, model.ablation, soft=SOFT, progress=tell)
     exhibit = Exhibit(votes, name="the demo's clothes", pictures=Pictures(data, model.prepare))
-    return exhibit, _deployed(votes, model)
+    return exhibit, Deployed(model, model.ablation, soft=SOFT)
 
 
 def _has_screen() -> bool:

@@ -19,8 +19,8 @@ from costcert.reports import words
 from costcert.reports.published import Published, published
 from costcert.reports.results import Results, read_results
 from costcert.reports.tables.origins import run_names
-from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import whole_file
+from costcert.store.runs import certificates_of
 from costcert.store.votes import VotesFolder
 
 if TYPE_CHECKING:
@@ -196,7 +196,8 @@ def _examples(request: Request, index: int, results: Results) -> list[Any]:
         return []
     from costcert.reports.examples import choose, examples
 
-    folder, votes = CertificatesFolder(request.runs[index]), VotesFolder(request.votes[index])
+    votes = VotesFolder(request.votes[index])
+    folder = certificates_of(request.runs[index], votes)
     found = words.headline(results)
     defender = "costcert" if "costcert" in results.defenders else found.defender
     chosen = choose(folder, defender)

@@ -59,7 +59,7 @@ class StoredFolder:
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
-        self._chain = followed(folder, "certificates")
+        self._chain = followed(folder, "certificates", 2)
         self.manifest: Manifest = self._chain.manifest
 
     def noted(self, console: Console) -> list[str]:
@@ -165,13 +165,18 @@ def is_file(path: Location) -> bool:
     return path.suffix in EXPORTS and path.is_file()
 
 
-def followed(folder: Location, kind: str) -> Chain:
+def followed(folder: Location, kind: str, *versions: int) -> Chain:
     """The digests of a folder of this kind."""
     if not (folder / "manifest.json").is_file():
         raise StoreError(f"{folder} holds no manifest.json: expected a folder of {kind}")
     chain = follow(folder)
     if chain.manifest.get("format") != f"costcert {kind}" and not chain.problems:
         raise StoreError(f"{folder} is no folder of {kind}: its format is {chain.manifest.get('format')!r}")
+    if chain.manifest.get("version") not in versions:
+        raise StoreError(
+            f"{folder} has format version {chain.manifest.get('version')!r}, this costcert checks "
+            f"{' and '.join(map(str, versions))}: make it again with this version"
+        )
     return chain
 
 

@@ -47,7 +47,7 @@ def run(request: Request) -> None:
     _show(console, found)
     console.print(f"Tuned: {out}", soft_wrap=True)
     console.print(
-        f"Next: costcert certify VOTES --tuned {out}, or costcert vote --tuned {out}", soft_wrap=True
+        f"Next: costcert vote --tuned {out} --model MODEL --data IMAGES --out VOTES", soft_wrap=True
     )
 
 

@@ -136,7 +136,7 @@ def loaded(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None
         ablation, soft = _tuned(request)
     elif request.ablation is None and request.soft is None and beside.is_file():
         ablation, soft = _tuned(replace(request, tuned=beside))
-    dataset = _dataset(request)
+    dataset = dataset_of(request)
     model = _model(request, dataset, ablation)
     kept = ablation or model.ablation
     if kept is None:
@@ -150,10 +150,7 @@ def _tuned(request: Request) -> tuple[Ablation, Soft | None]:
     if request.soft is not None or request.ablation is not None:
         raise CostcertError("--tuned says which mutants vote and how softly: leave --ablation and --soft out")
     assert request.tuned is not None
-    setting, best = read_tuned(request.tuned)
-    if setting.temperature is None or best is None:
-        return setting.ablation, None
-    return setting.ablation, Soft(setting.temperature, best)
+    return read_tuned(request.tuned)
 
 
 def _question(request: Request, model: Classifier) -> Question | None:
@@ -177,7 +174,7 @@ def parse_soft(text: str) -> Soft:
         ) from None
 
 
-def _dataset(request: Request) -> Dataset:
+def dataset_of(request: Request) -> Dataset:
     if request.limit is not None and request.ids is not None:
         raise CostcertError("--limit and --ids both choose images: pass one of them")
     dataset = parse_dataset(request.data, request.split or "test", download=request.download)
@@ -228,10 +225,9 @@ def _summary(folder: VotesFolder) -> None:
         f"{folder.num_mutants} mutants each ({folder.ablation})"
     )
     if made.get("until") is not None:
-        asked = folder.asked()
         console.print(
-            f"Asked {asked:.1f} of {folder.num_mutants} mutants an image, enough to tell the top "
-            f"{', '.join(map(str, made['until']['k']))} against {', '.join(made['until']['patches'])}"
+            f"Evaluated {folder.evaluated():.1f} of {folder.num_mutants} mutants an image, enough to tell "
+            f"the top {', '.join(map(str, made['until']['k']))} against {', '.join(made['until']['patches'])}"
         )
     if made["probe"] is not None:
         flips, tried = made["probe"]["flips"], made["probe"]["mutants"]

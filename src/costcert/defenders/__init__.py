@@ -47,29 +47,21 @@ def find(name: str) -> Defender:
     return found()
 
 
-def chosen(names: str | Iterable[str], *, soft: bool, part: bool = False) -> list[Defender]:
+def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Defender]:
     """The defenders of these names, each once; `all` means those of the house that read such ballots.
 
     Args:
         soft: whether the ballots are soft.
-        part: whether some mutants were not asked.
+        partial: whether some mutants were not evaluated.
     """
     wanted = [names] if isinstance(names, str) else list(names)
     if wanted == ["all"]:
-        house = [find(name) for name in HOUSE]
-        return [each for each in house if (each.reads_soft or not soft) and (each.reads_part or not part)]
+        return [each for each in map(find, HOUSE) if each.refusal(soft, partial) is None]
     defenders = [find(name) for name in dict.fromkeys(wanted)]
     if not defenders:
         raise SpellingError(f"no defender is named: use one of {', '.join(HOUSE)}, or all")
     for defender in defenders:
-        if soft and not defender.reads_soft:
-            raise CostcertError(
-                f"{defender.name} reads one label a ballot, but these votes are soft: "
-                "certify their hard ballots, or use costcert, cbn or drs"
-            )
-        if part and not defender.reads_part:
-            raise CostcertError(
-                f"{defender.name} needs the ballots of all mutants, but some were not asked: vote in full, "
-                "or use costcert, cbn or drs"
-            )
+        refusal = defender.refusal(soft, partial)
+        if refusal is not None:
+            raise CostcertError(refusal)
     return defenders

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -12,39 +11,44 @@ import numpy.typing as npt
 
 from costcert.defenders import kernels
 from costcert.defenders.worst_case import Counts, worst_case
+from costcert.errors import CostcertError
 from costcert.geometry.touch import Touched
 from costcert.votes import Votes
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """Which ballots another machine might count differently (theory: numerical soundness).
-
-    Args:
-        unknown: [N, B], mutants that every patch is taken to touch.
-        tau: units by which any other soft ballot may be off, per label.
-    """
-
-    unknown: npt.NDArray[np.bool_] | None = None
-    tau: int = 0
-
-    def take(self, images: slice) -> Doubt:
-        return Doubt(None if self.unknown is None else self.unknown[images], self.tau)
-
-
 class Defender(ABC):
-    """Gives rank and min-k of each image. The prediction it certifies is the one it makes."""
+    """Gives rank and min-k of each image. The prediction it certifies is the one it makes.
+
+    A subclass says `rivals`, and `scores` and `position` where it does not rank labels by their votes.
+    `rank` and `min_k` are asked from outside; they see to it that a defender which says nothing about unknown
+    ballots promises nothing for an image that has some.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
     reads_soft: ClassVar[bool] = True
-    # Whether it can do without some of the ballots.
-    reads_part: ClassVar[bool] = True
-    # Whether the prediction ranks labels by their votes, whatever the patch.
-    ranks_by_votes: ClassVar[bool] = True
+    # Whether `rivals` counts a ballot that is not known (`Votes.known`, `Votes.tau`) as the attacker's.
+    reads_unknown: ClassVar[bool] = False
+    # Whether `position` does, too.
+    ranks_unknown: ClassVar[bool] = False
+    # Whether the prediction masks what a patch could have written, so that it is another for each patch.
+    masks: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for method, instead in (("min_k", "rivals"), ("rank", "position")):
+            if method in cls.__dict__:
+                raise CostcertError(
+                    f"{cls.__name__} must not define {method}, which looks after unknown ballots: define "
+                    f"{instead} (docs/extending.md)"
+                )
 
     def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
-        """[N, L], what labels are ranked by on the image as it is: here the votes."""
+        """[N, L], what labels are ranked by on the image as it is: here the votes.
+
+        Args:
+            touched: the patch that a masking defender masks for.
+        """
         scores = np.zeros((len(votes), votes.num_classes), dtype=np.int64)
         images = np.arange(len(votes))[:, None]
         if votes.labels is None or votes.units is None:
@@ -55,39 +59,62 @@ class Defender(ABC):
 
     def predict(self, votes: Votes, touched: Touched, k: int) -> npt.NDArray[np.int64]:
         """[N, k], the top-k labels, best first, ties to the lowest label."""
-        best_first = np.argsort(-self.scores(votes.whole("a prediction"), touched), axis=1, kind="stable")
-        return np.asarray(best_first[:, :k])
+        scores = self.scores(votes.require_complete("a prediction"), touched)
+        return np.asarray(np.argsort(-scores, axis=1, kind="stable")[:, :k])
 
     def rank(self, votes: Votes, touched: Touched) -> Counts:
-        """[N], position of the true label in the prediction: the min-k against nobody, with known ties."""
-        nobody = [Touched.nothing(votes.num_mutants)]
-        rank: Counts = 1 + self.passing(kernels.CHEAPEST_FIRST, votes, nobody, "lowest", None)[0]
+        """[N], position of the true label in the prediction; at worst, where ballots are unknown."""
+        self._refuse_soft(votes)
+        return _without_promise(self.position(votes, touched), votes, self.ranks_unknown)
+
+    def min_k(self, votes: Votes, patches: Sequence[Touched], *, ties: str = "against") -> Counts:
+        """[P, N], for each of P patches the smallest k for which the true label always stays in the top k."""
+        self._refuse_soft(votes)
+        return _without_promise(1 + self.rivals(votes, patches, ties), votes, self.reads_unknown)
+
+    def position(self, votes: Votes, touched: Touched) -> Counts:
+        """[N], the rank: min-k with an empty touched set, and ties as the prediction breaks them."""
+        nothing = [Touched.nothing(votes.num_mutants)]
+        rank: Counts = 1 + self.passing(kernels.CHEAPEST_FIRST, votes, nothing, "lowest")[0]
         return rank
+
+    @abstractmethod
+    def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:
+        """[P, N], for each of P patches the most rivals that can get past the true label."""
 
     def passing(
         self,
         rule: int,
         votes: Votes,
-        cases: Sequence[Touched],
+        patches: Sequence[Touched],
         ties: str,
-        doubt: Doubt | None,
         extras: Sequence[int] | None = None,
     ) -> Counts:
         """[P, N], how many rivals get past the true label by a rule of `kernels`, at the worst place."""
-        doubt = doubt or Doubt()
-        return worst_case(
-            rule,
-            votes,
-            cases,
-            members=votes.truth[:, np.newaxis],
-            ties=ties,
-            unknown=doubt.unknown,
-            tau=doubt.tau,
-            extras=extras,
-        )
+        return worst_case(rule, votes, patches, members=votes.truth[:, np.newaxis], ties=ties, extras=extras)
 
-    @abstractmethod
-    def min_k(
-        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
-    ) -> Counts:
-        """[P, N], for each of P patches the smallest k for which the true label always stays in the top k."""
+    def refusal(self, soft: bool, partial: bool) -> str | None:
+        """Why such ballots are not for this defender."""
+        if soft and not self.reads_soft:
+            return (
+                f"{self.name} reads one label a ballot, but these votes are soft: "
+                "certify their hard ballots, or use costcert, cbn or drs"
+            )
+        if partial and not (self.reads_unknown and self.ranks_unknown):
+            return (
+                f"{self.name} needs the ballots of all mutants, but some were not evaluated: vote in full, "
+                "or use costcert, cbn or drs"
+            )
+        return None
+
+    def _refuse_soft(self, votes: Votes) -> None:
+        if votes.is_soft and not self.reads_soft:
+            raise CostcertError(self.refusal(soft=True, partial=False))
+
+
+def _without_promise(positions: Counts, votes: Votes, reads_unknown: bool) -> Counts:
+    """The last position for images with unknown ballots, if whoever gave these positions ignores that."""
+    if reads_unknown or (votes.known is None and not votes.tau):
+        return positions
+    some = np.ones(len(votes), np.bool_) if votes.tau or votes.known is None else ~votes.known.all(axis=1)
+    return np.where(some, votes.num_classes, positions)

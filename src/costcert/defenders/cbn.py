@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costcert.defenders import kernels
-from costcert.defenders.base import Defender, Doubt
+from costcert.defenders.base import Defender
 from costcert.defenders.worst_case import Counts
 from costcert.geometry.touch import Touched
 from costcert.votes import Votes
@@ -19,8 +19,7 @@ from costcert.votes import Votes
 class Cbn(Defender):
     name = "cbn"
     title = "PG♠/CBN"
+    reads_unknown = ranks_unknown = True
 
-    def min_k(
-        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
-    ) -> Counts:
-        return 1 + self.passing(kernels.PAIRWISE, votes, cases, ties, doubt)
+    def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:
+        return self.passing(kernels.PAIRWISE, votes, patches, ties)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costcert.defenders import kernels
-from costcert.defenders.base import Defender, Doubt
+from costcert.defenders.base import Defender
 from costcert.defenders.worst_case import Counts
 from costcert.geometry.touch import Touched
 from costcert.votes import Votes
@@ -25,8 +25,7 @@ from costcert.votes import Votes
 class CostCert(Defender):
     name = "costcert"
     title = "CostCert"
+    reads_unknown = ranks_unknown = True
 
-    def min_k(
-        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
-    ) -> Counts:
-        return 1 + self.passing(kernels.CHEAPEST_FIRST, votes, cases, ties, doubt)
+    def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:
+        return self.passing(kernels.CHEAPEST_FIRST, votes, patches, ties)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costcert.defenders import kernels
-from costcert.defenders.base import Defender, Doubt
+from costcert.defenders.base import Defender
 from costcert.defenders.worst_case import Counts
 from costcert.geometry.touch import Touched
 from costcert.votes import Votes
@@ -20,10 +20,9 @@ from costcert.votes import Votes
 class Drs(Defender):
     name = "drs"
     title = "DRS"
+    reads_unknown = ranks_unknown = True
 
-    def min_k(
-        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
-    ) -> Counts:
-        nobody = [Touched.nothing(votes.num_mutants)] * len(cases)
-        budgets = [2 * votes.cap * touched.delta for touched in cases]
-        return 1 + self.passing(kernels.PAIRWISE, votes, nobody, ties, doubt, budgets)
+    def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:
+        nothing = [Touched.nothing(votes.num_mutants)] * len(patches)
+        budgets = [2 * votes.cap * touched.delta for touched in patches]
+        return self.passing(kernels.PAIRWISE, votes, nothing, ties, budgets)

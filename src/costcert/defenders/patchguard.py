@@ -23,18 +23,18 @@ import numpy.typing as npt
 
 from costcert.compiled import ready, side_by_side
 from costcert.defenders import kernels
-from costcert.defenders.base import Defender, Doubt
+from costcert.defenders.base import Defender
 from costcert.defenders.worst_case import Counts, known_ties
 from costcert.geometry.touch import Touched
-from costcert.votes import Votes
+from costcert.votes import Votes, read_only
 
 
 class PatchGuard(Defender):
     name = "patchguard"
     title = "PatchGuard"
     reads_soft = False
-    reads_part = False
-    ranks_by_votes = False
+    reads_unknown = True
+    masks = True
     priced: ClassVar[bool] = False
 
     def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
@@ -46,32 +46,29 @@ class PatchGuard(Defender):
             np.maximum(best_window, window, out=best_window)
         return super().scores(votes, touched) - best_window
 
-    def rank(self, votes: Votes, touched: Touched) -> Counts:
+    def position(self, votes: Votes, touched: Touched) -> Counts:
         rank = np.empty(len(votes), dtype=np.int64)
-        self._run(votes, touched, "lowest", None, rank=rank)
+        self._run(votes, touched, "lowest", rank=rank)
         return rank
 
-    def min_k(
-        self, votes: Votes, cases: Sequence[Touched], *, ties: str = "against", doubt: Doubt | None = None
-    ) -> Counts:
-        passing = np.empty((len(cases), len(votes)), dtype=np.int64)
-        for touched, row in zip(cases, passing, strict=True):
-            self._run(votes, touched, ties, doubt, passing=row)
-        return 1 + passing
+    def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:
+        passing = np.empty((len(patches), len(votes)), dtype=np.int64)
+        for touched, row in zip(patches, passing, strict=True):
+            self._run(votes, touched, ties, passing=row)
+        return passing
 
     def _run(
         self,
         votes: Votes,
         touched: Touched,
         ties: str,
-        doubt: Doubt | None,
         *,
         rank: Counts | None = None,
         passing: Counts | None = None,
     ) -> None:
-        ballots = votes.whole(self.title).ballots
-        if doubt is not None and doubt.unknown is not None:
-            ballots = np.where(doubt.unknown, np.int32(-1), ballots)
+        ballots = votes.ballots
+        if votes.known is not None:
+            ballots = read_only(np.where(votes.known, ballots, np.int32(-1)))
         lowest = known_ties(ties)
         empty = np.empty(0, dtype=np.int64)
 

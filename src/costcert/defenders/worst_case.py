@@ -13,11 +13,11 @@ from costcert.compiled import ready, side_by_side
 from costcert.defenders import kernels
 from costcert.errors import VotesError
 from costcert.geometry.touch import Touched
-from costcert.votes import Votes
+from costcert.votes import Votes, read_only
 
 Counts = npt.NDArray[np.int64]
 
-_NO_UNITS = np.zeros((0, 0, 0), np.int32)
+_NO_UNITS = read_only(np.zeros((0, 0, 0), np.int32))
 # Flips laid end to end at most, to bound memory: a walk among blocks alone has millions.
 _LONG_WALK = 1 << 20
 
@@ -36,26 +36,21 @@ def worst_case(
     *,
     members: npt.NDArray[Any],
     ties: str = "against",
-    unknown: npt.NDArray[np.bool_] | None = None,
-    tau: int = 0,
     extras: Sequence[int] | None = None,
 ) -> Counts:
     """[P, N], for each of P patches the worst count over all its T_p (`kernels.worst`).
 
     Args:
         members: [N, M] labels the promise is about, -1 where an image has fewer than M.
-        unknown: [N, B], mutants that belong to the attacker whatever he touches.
-        tau: units by which any clean soft ballot may be off, per label.
         extras: [P], further budget.
     """
     labels = votes.ballots[:, :, None] if votes.labels is None else votes.labels
     units = _NO_UNITS if votes.units is None else votes.units
-    if votes.asked is not None:
-        # Here, where every certificate comes by, so that no ballot is counted that nobody cast.
-        unknown = ~votes.asked if unknown is None else unknown | ~votes.asked
-    if unknown is not None:
-        labels = np.where(unknown[:, :, None], np.int32(-1), labels)
-    labels = np.ascontiguousarray(labels)
+    if votes.known is not None:
+        # Here, where every certificate comes by, so that no ballot is counted that nobody knows.
+        labels = np.where(votes.known[:, :, None], labels, np.int32(-1))
+    # Kernels are compiled for arrays that nobody can write to, as those of votes are.
+    labels = read_only(labels)
     members = np.ascontiguousarray(members, dtype=np.int32)
     budgets = np.zeros(len(cases), np.int64) if extras is None else np.asarray(extras, np.int64)
     out = np.empty((len(cases), len(votes)), dtype=np.int64)
@@ -81,7 +76,7 @@ def worst_case(
                 offsets,
                 walks,
                 budgets[patches],
-                tau,
+                votes.tau,
                 lowest,
                 rule,
                 out[patches, first:last],

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from costcert.defenders.base import Defender
 from costcert.deployment import Deployed
 from costcert.explorer.exhibit import Exhibit
 from costcert.explorer.messages import BallotsQuestion
 from costcert.explorer.pictures import decoded, encoded
-from costcert.explorer.single import Labelled, Terms, ballots_of, certified, with_label
+from costcert.explorer.single import Labelled, ballots_of, certified, with_label
 from costcert.geometry.ablations import parse_ablation
-from costcert.geometry.touch import Touched
 from costcert.votes import Votes
 
 
@@ -24,7 +23,7 @@ def certified_ballots(exhibit: Exhibit, question: BallotsQuestion) -> dict[str, 
     else:
         case = Labelled(_own_votes(exhibit, question))
     if question.ties is not None:
-        case = Labelled(case.votes, Terms(question.ties, case.terms.epsilon, case.terms.tau))
+        case = replace(case, terms=replace(case.terms, ties=question.ties))
     rows = certified(case, question.patches, question.defenders, attack=question.attack)
     return {"label": int(case.votes.truth[0]), "certificates": rows}
 
@@ -49,7 +48,7 @@ def predicted(
 ) -> dict[str, Any]:
     picture = decoded(content, most_pixels)
     votes = deployed.votes(picture)
-    order, scores = _order(deployed.defender, votes)
+    order, scores = _order(deployed, votes)
     names = exhibit.votes.class_names
     kinds = {kind: votes if kind == "soft" else votes.hard() for kind in exhibit.views}
     file = encoded(deployed.model.prepare(picture))
@@ -80,12 +79,12 @@ def certified_picture(
 ) -> dict[str, Any]:
     votes = deployed.votes(decoded(content, most_pixels))
     if label is None:
-        label = int(_order(deployed.defender, votes)[0][0])
-    case = Labelled(with_label(votes, label), exhibit.views["soft" if votes.is_soft else "hard"].terms)
+        label = int(_order(deployed, votes)[0][0])
+    terms = exhibit.views["soft" if votes.is_soft else "hard"].terms
+    case = Labelled(with_label(votes, label), terms, deployed.classifier.mask)
     return {"label": label, "certificates": certified(case, patches)}
 
 
-def _order(defender: Defender, votes: Votes) -> tuple[Any, Any]:
-    """Labels best first, and their votes."""
-    scores = defender.scores(votes, Touched.nothing(votes.num_mutants))[0]
-    return np.argsort(-scores, kind="stable"), scores
+def _order(deployed: Deployed, votes: Votes) -> tuple[Any, Any]:
+    """Labels best first, and what they are ranked by."""
+    return deployed.ranked(votes, votes.num_classes)[0], deployed.scores(votes)[0]

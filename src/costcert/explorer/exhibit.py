@@ -19,7 +19,7 @@ from costcert.explorer.affordable import MOST_MASKED, forget, masked_cost, reaso
 from costcert.explorer.pictures import Pictures
 from costcert.explorer.single import Labelled, Terms, ballots_of
 from costcert.geometry.ablations import Ablation
-from costcert.geometry.patches import Rectangle, Square
+from costcert.geometry.patches import Patch, Rectangle, Square
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
 from costcert.reports.style import looks
@@ -82,6 +82,11 @@ class Exhibit:
         self._making = threading.Lock()
 
     @property
+    def mask(self) -> Patch | None:
+        """The patch that masking defenders mask for, where the run has one for all."""
+        return None if self.certificates is None else self.certificates.classifier.mask
+
+    @property
     def votes(self) -> Votes:
         return next(iter(self.views.values())).votes
 
@@ -96,8 +101,9 @@ class Exhibit:
             if self.certificates is not None:
                 names = self.certificates.defenders
             else:
-                names = [defender.name for defender in chosen("all", soft=ballots.is_soft)]
-            kept = [name for name in names if find(name).ranks_by_votes or self._masks(ballots)]
+                partial = ballots.known is not None
+                names = [each.name for each in chosen("all", soft=ballots.is_soft, partial=partial)]
+            kept = [name for name in names if not find(name).masks or self._masks(ballots)]
             views[kind] = View(ballots, kept, terms)
         return views
 
@@ -200,6 +206,7 @@ class Exhibit:
                 ties=view.terms.ties,
                 epsilon=view.terms.epsilon,
                 tau=view.terms.tau,
+                mask=self.mask,
             )
             cases = touched(view.votes.ablation, sticker, view.votes.image_size)
             self._made[key] = Table(made, sticker, cases.delta)
@@ -211,15 +218,7 @@ class Exhibit:
 
     def _known(self, patch: Square | Rectangle) -> Certificates | None:
         given = self.certificates
-        if given is None or patch not in given.patches:
-            return None
-        return Certificates(
-            {(name, patch): (given.rank(name, patch), given.min_k(name, patch)) for name in given.defenders},
-            image_ids=given.image_ids,
-            num_classes=given.num_classes,
-            image_size=given.image_size,
-            about=given.about,
-        )
+        return None if given is None or patch not in given.patches else given.select(patches=[patch])
 
     def certificates_of(self, patch: str, kind: str | None = None) -> dict[str, Any]:
         (made, sticker, budget), view = self.table(patch, kind), self.view(kind)
@@ -258,7 +257,7 @@ class Exhibit:
         row = self.row(image)
         if view.votes.unread is not None and view.votes.unread[row]:
             raise CostcertError(f"{image!r} could not be read when the votes were cast: it has no ballots")
-        return Labelled.of(view.votes, row, label, view.terms)
+        return Labelled.of(view.votes, row, label, view.terms, self.mask)
 
 
 def _segments(ablation: Ablation, image_size: ImageSize) -> list[dict[str, list[list[int]]]]:

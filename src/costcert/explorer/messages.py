@@ -112,7 +112,7 @@ class ImageVotes(BaseModel):
     truth: int
     unread: bool
     cap: int
-    ballots: list[int]
+    ballots: Annotated[list[int], Field(description="Labels; -1 for a mutant that was not evaluated.")]
     labels: list[list[int]] | None
     units: list[list[int]] | None
     unknown: Annotated[list[int], Field(description="Mutants that are taken to be the attacker's.")]

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from costcert.certification import certify, doubtful
+from costcert.certification import certify, distrusting
 from costcert.defenders import chosen
 from costcert.errors import GeometryError
 from costcert.explorer.affordable import MOST_MASKED, MOST_PRICED, forget, masked_cost, reasonable
+from costcert.geometry.patches import Patch
 from costcert.geometry.touch import touched
 from costcert.votes import Votes
 from costcert.witnesses import strongest
@@ -27,15 +28,22 @@ class Terms:
 
 @dataclass(frozen=True)
 class Labelled:
-    """One image's ballots, and the label that a promise is wanted for."""
+    """One image's ballots, and the label that a promise is wanted for.
+
+    Args:
+        mask: the patch that masking defenders mask for, where the run has one.
+    """
 
     votes: Votes
     terms: Terms = field(default_factory=Terms)
+    mask: Patch | None = None
 
     @classmethod
-    def of(cls, votes: Votes, row: int, label: int | None, terms: Terms) -> Labelled:
+    def of(
+        cls, votes: Votes, row: int, label: int | None, terms: Terms, mask: Patch | None = None
+    ) -> Labelled:
         one = votes.take([row])
-        return cls(one if label is None else with_label(one, label), terms)
+        return cls(one if label is None else with_label(one, label), terms, mask)
 
 
 def certified(
@@ -44,17 +52,17 @@ def certified(
     """Certificates of one image: a row for each patch and defender, and where an attack does most."""
     votes, terms = case.votes, case.terms
     stickers = [reasonable(patch, votes.ablation, votes.image_size) for patch in patches]
-    guards = chosen(defenders or "all", soft=votes.is_soft)
+    guards = chosen(defenders or "all", soft=votes.is_soft, partial=votes.known is not None)
     rows = []
     for sticker in dict.fromkeys(stickers):
         able = [
-            guard.name
-            for guard in guards
-            if guard.ranks_by_votes or masked_cost(votes, sticker) <= MOST_MASKED
+            guard.name for guard in guards if not guard.masks or masked_cost(votes, sticker) <= MOST_MASKED
         ]
         if not able:
             raise GeometryError(f"{sticker} has too many places here for {guards[0].title}")
-        found = certify(votes, sticker, able, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau)
+        found = certify(
+            votes, sticker, able, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau, mask=case.mask
+        )
         cases = touched(votes.ablation, sticker, votes.image_size)
         row: dict[str, Any] = {
             "patch": str(sticker),
@@ -71,9 +79,10 @@ def certified(
         if attack:
             if len(cases) * votes.num_classes > MOST_PRICED:
                 raise GeometryError(f"{sticker} has too many places here to say which is the worst")
-            worst = strongest(votes, 0, sticker, ties=terms.ties)
-            ((top, left),) = worst.places
-            row["attack"] = {"top": top, "left": left, "position": worst.position}
+            if votes.known is None:
+                worst = strongest(votes, 0, sticker, ties=terms.ties)
+                ((top, left),) = worst.places
+                row["attack"] = {"top": top, "left": left, "position": worst.position}
         rows.append(row)
         forget(cases)
     return rows
@@ -82,29 +91,19 @@ def certified(
 def ballots_of(votes: Votes, terms: Terms) -> dict[str, Any]:
     """The ballots of the only image of `votes`, for the page."""
     soft = votes.labels is not None and votes.units is not None
-    doubt = doubtful(votes, epsilon=terms.epsilon, tau=0)
+    trusted = distrusting(votes, epsilon=terms.epsilon, tau=terms.tau if soft else 0)
+    ballots = votes.ballots if votes.known is None else np.where(votes.known, votes.ballots, -1)
     return {
         "truth": int(votes.truth[0]),
         "unread": bool(votes.unread is not None and votes.unread[0]),
         "cap": votes.cap,
-        "ballots": votes.ballots[0].tolist(),
+        "ballots": ballots[0].tolist(),
         "labels": votes.labels[0].tolist() if soft and votes.labels is not None else None,
         "units": votes.units[0].tolist() if soft and votes.units is not None else None,
-        "unknown": [] if doubt.unknown is None else np.flatnonzero(doubt.unknown[0]).tolist(),
+        "unknown": [] if trusted.known is None else np.flatnonzero(~trusted.known[0]).tolist(),
     }
 
 
 def with_label(votes: Votes, label: int) -> Votes:
     """The same ballots of one image, asked about another label."""
-    about: dict[str, Any] = {
-        "num_classes": votes.num_classes,
-        "ablation": votes.ablation,
-        "image_size": votes.image_size,
-        "image_ids": votes.image_ids,
-        "class_names": votes.class_names,
-        "margins": votes.margins,
-        "about": votes.about,
-    }
-    if votes.labels is None or votes.units is None:
-        return Votes(votes.ballots, [label], **about)
-    return Votes.soft(votes.labels, votes.units, [label], cap=votes.cap, ballots=votes.ballots, **about)
+    return votes.replace(truth=[label])

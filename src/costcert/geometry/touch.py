@@ -71,6 +71,10 @@ class Touched:
         rows = [bitsets.pack(touched[None]) for touched in self.sets()]
         return np.concatenate(rows) if rows else np.zeros((0, 0), np.uint64)
 
+    def lies_within(self, others: Touched) -> bool:
+        """Whether every T_p here is part of some T_p there."""
+        return all(bool((~others.words & mine == 0).all(axis=1).any()) for mine in self.words)
+
     @classmethod
     def nothing(cls, num_mutants: int) -> Touched:
         """The attacker who writes nowhere: one case, T = {}. Certifying against it gives the rank."""

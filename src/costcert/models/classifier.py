@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from costcert.defence import Soft as Soft
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Region
-from costcert.geometry.sizes import ImageSize, whole
-from costcert.votes import UNITS
+from costcert.geometry.sizes import ImageSize
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,34 +52,19 @@ class Classifier(ABC):
         """For the manifest: name, digest of the weights, preprocessing, how hidden pixels are shown."""
 
 
-@dataclass(frozen=True)
-class Soft:
-    """How a soft ballot is made: softmax at a temperature, its best labels, rounded downwards to units.
+class Ballots(NamedTuple):
+    """What mutants say: [..., L] logits become a label, a margin and, if asked for, a soft ballot.
 
     Args:
-        temperature: small ones come close to a hard ballot.
-        best: j, the labels that are kept.
-        cap: U, the units of a whole ballot.
+        margins: best minus second logit; above what logits can move by, the label stays what it is.
+        cuts: the last logit that the soft ballot names minus the first it does not; the same for its labels.
     """
-
-    temperature: float
-    best: int
-    cap: int = UNITS
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise CostcertError(f"a temperature is above 0, got {self.temperature}")
-        whole(self.best, "the number of labels of a soft ballot")
-        whole(self.cap, "the cap of a soft ballot")
-
-
-class Ballots(NamedTuple):
-    """What mutants say: [..., L] logits become a label, a margin and, if asked for, a soft ballot."""
 
     labels: npt.NDArray[np.int32]
     margins: npt.NDArray[np.float32]
     soft_labels: npt.NDArray[np.int32] | None = None
     soft_units: npt.NDArray[np.int32] | None = None
+    cuts: npt.NDArray[np.float32] | None = None
 
 
 def ballots_of(logits: Logits, soft: Soft | None = None) -> Ballots:
@@ -88,20 +72,26 @@ def ballots_of(logits: Logits, soft: Soft | None = None) -> Ballots:
     if not np.isfinite(logits).all():
         raise CostcertError("the model gives NaN or infinite logits: its weights or its input are broken")
     labels = logits.argmax(axis=-1).astype(np.int32)
-    if logits.shape[-1] == 1:
-        margins = np.full(labels.shape, np.inf, dtype=np.float32)
-    else:
-        top = np.partition(logits, -2, axis=-1)[..., -2:]
-        margins = (top[..., 1] - top[..., 0]).astype(np.float32)
+    margins = _gap_after(logits, 1)
     if soft is None:
         return Ballots(labels, margins)
+    if soft.temperature is None:
+        raise CostcertError("soft ballots need a temperature: these were made elsewhere, and it is not known")
     scaled = logits.astype(np.float64) / soft.temperature
     share = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     share /= share.sum(axis=-1, keepdims=True)
     best = min(soft.best, logits.shape[-1])
     order = _best_first(share, best)
     units = np.floor(np.take_along_axis(share, order, axis=-1) * soft.cap).astype(np.int32)
-    return Ballots(labels, margins, order.astype(np.int32), units)
+    return Ballots(labels, margins, order.astype(np.int32), units, _gap_after(logits, best))
+
+
+def _gap_after(logits: Logits, best: int) -> npt.NDArray[np.float32]:
+    """The `best`-th largest logit minus the next; infinite where there is no next."""
+    if best >= logits.shape[-1]:
+        return np.full(logits.shape[:-1], np.inf, dtype=np.float32)
+    top = np.partition(logits, (-best - 1, -best), axis=-1)
+    return (top[..., -best] - top[..., -best - 1]).astype(np.float32)
 
 
 def _best_first(share: npt.NDArray[np.float64], best: int) -> npt.NDArray[np.int64]:

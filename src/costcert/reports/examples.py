@@ -13,7 +13,6 @@ from costcert.geometry.patches import OnePatch, Several, concrete
 from costcert.reports.results import Results
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.votes import VotesFolder
-from costcert.tuning import as_certified
 from costcert.votes import Votes
 from costcert.witnesses import Witness, strongest
 
@@ -127,7 +126,7 @@ def examples(
         pictures: pixels by image id, of those that are at hand.
     """
     ballots = {
-        name: as_certified(shard.take([row]), results.manifest)
+        name: shard.take([row]).under(results.classifier)
         for shard in map(votes.shard, range(votes.num_shards))
         for row, name in _rows(shard.image_ids, chosen)
     }
@@ -146,7 +145,7 @@ def examples(
                 "made from"
             )
     wanted = concrete(patch, votes.image_size)
-    ties = results.manifest.get("ties", "against")
+    ties = results.classifier.ties
     return [
         Example(
             name,
@@ -158,7 +157,7 @@ def examples(
             pictures.get(name),
         )
         for name, why in chosen.items()
-        if ballots[name].unread is None and ballots[name].asked is None
+        if ballots[name].unread is None and ballots[name].known is None
     ]
 
 

@@ -71,9 +71,9 @@ def page(
         runs=[_section(run, number) for number, run in enumerate(runs)],
         several=len(runs) > 1,
         version=__version__,
-        soft=bool(main.votes.get("soft")) and main.manifest.get("ballots") != "hard",
+        soft=main.classifier.soft is not None,
         doubt=main.manifest.get("epsilon") is not None or bool(main.manifest.get("tau")),
-        ties=main.manifest.get("ties", "against"),
+        ties=main.classifier.ties,
     )
     return text
 
@@ -170,14 +170,15 @@ def _facts(results: Results) -> list[tuple[str, str]]:
     """What was tested, a line each; what nobody wrote down is left out."""
     made: Mapping[str, Any] = results.votes.get("made") or {}
     model: Mapping[str, Any] = made.get("model") or {}
-    ablation = results.manifest.get("ablation") or results.votes.get("ablation")
+    classifier = results.classifier
     height, width = results.image_size
     facts = [
         ("Images", f"{Data.of(results)}, {results.num_classes:,} classes, {height} x {width} pixels"),
         ("Model", model_name(results)),
         ("Weights", str(model.get("digest") or "")),
-        ("What each mutant sees", None if ablation is None else f"{ablation} ({results.passes:,} per image)"),
-        ("Hidden pixels are", _HIDDEN.get(model.get("hide", ""), model.get("hide"))),
+        ("What each mutant sees", f"{classifier.ablation} ({results.passes:,} per image)"),
+        ("Hidden pixels are", _HIDDEN.get(classifier.hide or "", classifier.hide)),
+        ("Ballots", str(classifier.soft or "hard ballots, one label each")),
         (
             "Stickers",
             ", ".join(

@@ -13,19 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert import __version__
+from costcert.defence import Defence
 from costcert.errors import CostcertError, StoreError
-from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.locations import Location, locate
 from costcert.metrics import Tally
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import read_json, write_json
+from costcert.store.runs import certificates_of
 from costcert.store.votes import VotesFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-VERSION = 1
+VERSION = 2
 FORMAT = "costcert results"
 
 # The k that classes are compared at.
@@ -90,10 +91,14 @@ class Results:
         return list(dict.fromkeys(patch for _, patch in self.tally.ranks))
 
     @property
-    def passes(self) -> int | None:
-        """Mutants per image, where the manifest says which vote."""
-        ablation = self.manifest.get("ablation") or self.votes.get("ablation")
-        return None if ablation is None else parse_ablation(ablation).count(self.image_size)
+    def classifier(self) -> Defence:
+        """What was certified, by each of the defenders."""
+        return Defence.from_json(self.manifest.get("classifier"), f"the manifest of {self.name}")
+
+    @property
+    def passes(self) -> int:
+        """Mutants per image."""
+        return self.classifier.ablation.count(self.image_size)
 
     def accuracy(self, k: int | Iterable[int] = range(1, 6), *, confidence: float = 0.95) -> pd.DataFrame:
         """As `Certificates.accuracy`."""
@@ -141,8 +146,9 @@ def read_results(
 
 
 def _summed_up(folder: Location, votes: Location | None, name: str) -> Results:
-    source = CertificatesFolder(folder)
-    truths = None if votes is None else _truths(VotesFolder(votes))
+    ballots = None if votes is None else VotesFolder(votes)
+    source = CertificatesFolder(folder) if ballots is None else certificates_of(folder, ballots)
+    truths = None if ballots is None else _truths(ballots)
     tally, by_class = Tally(), None if truths is None else _Classes(source.num_classes)
     for certificates in source.shards():
         tally.add(certificates)
@@ -201,7 +207,10 @@ def _from_json(path: Location, name: str | None) -> Results:
             f"{path} is not a file of results: `costcert report CERTS --out NAME.json` makes one"
         )
     if found.get("version") != VERSION:
-        raise StoreError(f"{path} has version {found.get('version')}, this costcert reads {VERSION}")
+        raise StoreError(
+            f"{path} has version {found.get('version')}, this costcert reads {VERSION}: "
+            "make it again with `costcert report`"
+        )
     tally = Tally()
     try:
         tally.images = int(found["images"])
@@ -216,7 +225,7 @@ def _from_json(path: Location, name: str | None) -> Results:
                     raise ValueError(f"its {column} counts do not add up to {tally.images} images")
         results = Results(name or str(found["name"]), found["manifest"], tally)
         # A size that is none is refused when it is read.
-        if not (results.image_size and tally.ranks) or tally.images < 1:
+        if not (results.image_size and results.passes and tally.ranks) or tally.images < 1:
             raise ValueError("it holds no certificates")
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, CostcertError) as error:
         raise StoreError(f"{path} is damaged: {error}") from None

@@ -10,25 +10,26 @@ import pyarrow as pa
 
 from costcert import __version__
 from costcert.certificates import Certificates
+from costcert.defence import Defence
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.patches import parse_patch
 from costcert.geometry.sizes import as_image_size
 from costcert.locations import Location, locate
-from costcert.store.digests import seal
-from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
+from costcert.store.digests import Shards, seal
+from costcert.store.files import MANIFEST, clear, join_manifest, read_sealed, sweep
 from costcert.store.parquet import (
     missing_shards,
     plain_column,
     positive,
-    read_table,
+    refuse_other,
     shard_path,
     shard_ranges,
     write_table,
 )
-from costcert.store.votes import votes_manifest
+from costcert.store.votes import VotesFolder, votes_manifest
 from costcert.votes import Votes
 
-VERSION = 1
+VERSION = 2
 
 
 class CertificatesPlan(NamedTuple):
@@ -60,17 +61,25 @@ class CertificatesPlan(NamedTuple):
 
 
 def certificates_manifest(
-    votes: Mapping[str, Any], *, defenders: list[str], patches: list[str], **how: Any
+    votes: Mapping[str, Any],
+    votes_digest: str | None,
+    classifier: Defence,
+    *,
+    defenders: list[str],
+    patches: list[str],
+    **asked: Any,
 ) -> dict[str, Any]:
-    """What a folder of certificates says of itself: the votes they came from and what was asked."""
+    """What a folder of certificates says of itself: what they are about, and the votes they came from."""
     return {
         "format": "costcert certificates",
         "version": VERSION,
         "costcert": __version__,
+        "classifier": classifier.to_json(),
         "defenders": defenders,
         "patches": patches,
-        **how,
+        **asked,
         "votes": dict(votes),
+        "votes_digest": votes_digest,
     }
 
 
@@ -94,28 +103,58 @@ def certificates_table(certificates: Certificates) -> Any:
 
 
 def write_certificates(
-    certificates: Certificates, folder: str | Location, *, votes: Votes | None = None
+    certificates: Certificates,
+    folder: str | Location,
+    *,
+    votes: Votes | str | Location | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """Write certificates to a folder or a URL as one shard, with how their votes were made."""
+    """Write certificates to a folder or a URL as one shard.
+
+    Args:
+        votes: what they came from. With the folder it was written to, the certificates note its digest, which
+            whatever reads both compares; `check`, `explore` and `report --votes` need that.
+        overwrite: remove other certificates that are there; by default they are refused.
+    """
     images = {"images": len(certificates), "shard_size": len(certificates)}
+    digest = None
     if votes is None:
-        source = {
+        source: Mapping[str, Any] = {
             "image_size": list(certificates.image_size),
             "num_classes": certificates.num_classes,
             **images,
         }
-    else:
+    elif isinstance(votes, Votes):
         source = votes_manifest(votes, **images)
+    else:
+        written = VotesFolder(votes)
+        source, digest = written.manifest, written.digest()
+        if written.num_images != len(certificates):
+            raise StoreError(
+                f"{written.folder} are votes of {written.num_images} images, these certificates "
+                f"of {len(certificates)}: pass the votes they came from"
+            )
     manifest = certificates_manifest(
         source,
+        digest,
+        certificates.classifier,
         defenders=certificates.defenders,
         patches=[str(patch) for patch in certificates.patches],
         **certificates.about,
     )
-    plan = CertificatesPlan.begin(locate(folder), manifest, 1)
+    folder = locate(folder)
+    if overwrite:
+        clear(folder, "certificates")
+    # As many shards as the votes have, so that one shard is made of one shard.
+    ranges = shard_ranges(int(source["images"]), int(source["shard_size"]))
+    plan = CertificatesPlan.begin(folder, manifest, len(ranges))
     missing = plan.missing()
-    if missing:
-        plan.write(certificates, 0)
+    for number, rows in enumerate(ranges):
+        part = certificates.select(slice(rows.start, rows.stop))
+        if number in missing:
+            plan.write(part, number)
+        else:
+            refuse_other(certificates_table(part), shard_path(folder, number))
     plan.seal(missing)
 
 
@@ -125,17 +164,20 @@ def read_certificates(folder: str | Location) -> Certificates:
 
 
 class CertificatesFolder:
-    """A folder of certificates, read a shard at a time."""
+    """A folder of certificates, read a shard at a time; every byte is compared with its digest on the way."""
 
     def __init__(self, folder: str | Location) -> None:
         self.folder = locate(folder)
-        self.manifest = read_manifest(self.folder, "certificates", VERSION)
+        sealed = read_sealed(self.folder, "certificates", VERSION)
+        self.manifest = sealed.content
         where = str(self.folder / MANIFEST)
         votes = self.manifest.get("votes")
         if not isinstance(votes, dict):
             raise StoreError(f"{where} is damaged: it does not say which votes were certified")
         self.num_classes = positive(votes, "num_classes", where)
         self._ranges = shard_ranges(positive(votes, "images", where), positive(votes, "shard_size", where))
+        self._shards = Shards(self.folder, sealed, len(self._ranges))
+        self.classifier = Defence.from_json(self.manifest.get("classifier"), where)
         try:
             self.image_size = as_image_size(tuple(votes.get("image_size", ())))
             self.cases = [
@@ -154,7 +196,7 @@ class CertificatesFolder:
         path = shard_path(self.folder, number)
         if not path.exists():
             raise StoreError(f"{path} is missing: run certify again to complete {self.folder}")
-        table = read_table(path)
+        table = self._shards.read(number)
         images = len(self._ranges[number])
         if table.num_rows != images * len(self.cases):
             raise StoreError(
@@ -177,13 +219,11 @@ class CertificatesFolder:
             if not fits:
                 raise StoreError(f"{path} does not fit its manifest: make it again")
             results[defender, patch] = (rank, min_k)
-        about: dict[str, Any] = {
-            key: self.manifest[key] for key in ("ties", "epsilon", "tau") if key in self.manifest
-        }
         return Certificates(
             results,
             image_ids=image_ids,
             num_classes=self.num_classes,
             image_size=self.image_size,
-            about=about,
+            classifier=self.classifier,
+            about={key: self.manifest[key] for key in ("epsilon", "tau") if key in self.manifest},
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from costcert.errors import StoreError
 from costcert.locations import Location, Url
@@ -91,8 +92,21 @@ def read_json(path: Location) -> Any:
         raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
 
 
-def read_manifest(folder: Location, kind: str, version: int) -> dict[str, Any]:
-    """The manifest of a folder of this kind, without digests, or a sentence about why it is none."""
+class Sealed(NamedTuple):
+    """A manifest, and the digests it was sealed with, where it is.
+
+    Args:
+        shards: SHA-256 of each shard by its name.
+        digest: what stands for all bytes of the folder.
+    """
+
+    content: dict[str, Any]
+    shards: dict[str, str] | None
+    digest: str | None
+
+
+def read_sealed(folder: Location, kind: str, *versions: int) -> Sealed:
+    """The manifest of a folder of this kind, or a sentence about why it is none, or not as it was sealed."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise StoreError(f"{folder} is not there: expected a folder of {kind}")
@@ -101,12 +115,24 @@ def read_manifest(folder: Location, kind: str, version: int) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != f"costcert {kind}":
         raise StoreError(f"{path} is not the manifest of {kind}: its format is {_format_of(content)}")
-    if content.get("version") != version:
+    plain = {key: value for key, value in content.items() if key not in (OF_SHARDS, OF_MANIFEST)}
+    shards, digest = content.get(OF_SHARDS), content.get(OF_MANIFEST)
+    if (shards is not None or digest is not None) and content != sealed_content(plain, shards):
         raise StoreError(
-            f"{path} has format version {content.get('version')!r}, this costcert reads {version}: "
-            "use the version it was made with, or make it again"
+            f"{path} is not the manifest that was sealed: it was changed since; make {folder} again"
         )
-    return {key: value for key, value in content.items() if key not in (OF_SHARDS, OF_MANIFEST)}
+    if content.get("version") not in versions:
+        raise StoreError(
+            f"{path} has format version {content.get('version')!r}, this costcert reads "
+            f"{' and '.join(map(str, versions))}: make {folder} again with this version"
+        )
+    return Sealed(plain, shards, digest)
+
+
+def sealed_content(plain: Mapping[str, Any], shards: Any) -> dict[str, Any]:
+    """A manifest with the digests of its shards and, last, that of its own text without this last line."""
+    sealed = {**plain, OF_SHARDS: shards}
+    return {**sealed, OF_MANIFEST: hashlib.sha256(manifest_text(sealed).encode()).hexdigest()}
 
 
 def join_manifest(folder: Location, content: Mapping[str, Any], kind: str, version: int) -> None:
@@ -117,13 +143,26 @@ def join_manifest(folder: Location, content: Mapping[str, Any], kind: str, versi
     elif not folder.is_dir():
         raise StoreError(f"{folder} is a file, but a folder is to be written there: choose another name")
     # Also after writing: another run may have begun at the same moment.
-    there = read_manifest(folder, kind, version)
+    there = read_sealed(folder, kind, version).content
     if there != plain:
         key, theirs, ours = _difference(there, plain)
         raise StoreError(
             f"{folder} holds another run: its {key} is {_short(theirs)}, this run's is {_short(ours)}; "
             "choose another folder, or remove that one"
         )
+
+
+def clear(folder: Location, kind: str) -> None:
+    """Remove a folder's shards and then its manifest, so that another run can begin there."""
+    if not folder.exists() or not any(True for _ in folder.iterdir()):
+        return
+    manifest = folder / MANIFEST
+    content = read_json(manifest) if manifest.is_file() else {}
+    if not isinstance(content, dict) or content.get("format", f"costcert {kind}") != f"costcert {kind}":
+        raise StoreError(f"{folder} is no folder of {kind}, and nothing else is overwritten: choose another")
+    ours = [path for path in folder.iterdir() if re.fullmatch(r"shard-\d{5,}\.parquet", path.name)]
+    for path in [*ours, manifest]:
+        path.unlink(missing_ok=True)
 
 
 def _is_temporary(path: Location) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zipfile
 import zlib
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from costcert.errors import StoreError
-from costcert.locations import Location, Url, fetched
+from costcert.locations import Location, fetched
 from costcert.store.files import whole_file
 
 # An unknown compression or a password is a RuntimeError.
@@ -46,14 +47,26 @@ def write_table(table: Any, path: Location) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_table(path: Location, columns: list[str] | None = None) -> Any:
+def read_table(path: Location, columns: list[str] | None = None, *, digest: str | None = None) -> Any:
+    """The table in a file; with a digest only if its bytes have that SHA-256."""
     try:
-        # A shard fits into memory; asked for at once it is one request to a store.
-        source = pa.BufferReader(path.read_bytes()) if isinstance(path, Url) else path
-        with pq.ParquetFile(source) as file:
+        # A shard fits into memory. What is hashed and what is read are the same bytes.
+        content = path.read_bytes()
+        if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+            raise StoreError(f"{path} is not the file that was sealed: it was changed since; make it again")
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
             return file.read(columns)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
+
+
+def refuse_other(table: Any, path: Location) -> None:
+    """Nothing is dropped in silence: what stands there already must be the same, to the last cell."""
+    if not read_table(path).equals(table):
+        raise StoreError(
+            f"{path} holds something else than what is to be written: choose another folder, or pass "
+            "overwrite=True"
+        )
 
 
 def has_column(path: Location, name: str) -> bool:

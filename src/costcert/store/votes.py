@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from costcert.defence import Defence
 from costcert.errors import CostcertError, StoreError, VotesError
-from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.ablations import Ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.locations import Location, locate
-from costcert.store.digests import file_digest, folder_digest, seal
-from costcert.store.files import MANIFEST, join_manifest, read_manifest, sweep
+from costcert.store.digests import Shards, file_digest, seal
+from costcert.store.files import MANIFEST, clear, join_manifest, read_sealed, sweep
 from costcert.store.parquet import (
     has_column,
     list_column,
@@ -26,14 +27,16 @@ from costcert.store.parquet import (
     plain_column,
     positive,
     read_npz,
-    read_table,
+    refuse_other,
     shard_path,
     shard_ranges,
     write_table,
 )
 from costcert.votes import UNITS, Votes
 
-VERSION = 1
+VERSION = 2
+# Written by 0.1.0, and still read.
+FIRST_VERSION = 1
 
 # Ballots in one shard: some tens of megabytes in memory.
 _BALLOTS_PER_SHARD = 1 << 21
@@ -45,6 +48,7 @@ class VotesSource(Protocol):
     num_images: int
     num_shards: int
     manifest: Mapping[str, Any]
+    classifier: Defence
 
     def shard(self, number: int) -> Votes: ...
 
@@ -65,31 +69,59 @@ def votes_manifest(votes: Votes, *, images: int, shard_size: int) -> dict[str, A
         "version": VERSION,
         "images": images,
         "shard_size": shard_size,
-        "ablation": str(votes.ablation),
+        "classifier": votes.classifier.to_json(),
         "image_size": list(votes.image_size),
         "num_classes": votes.num_classes,
         "class_names": None if votes.class_names is None else list(votes.class_names),
-        "soft": None if votes.labels is None else {"labels": votes.labels.shape[2], "cap": votes.cap},
         "margins": votes.margins is not None,
+        "cuts": votes.cuts is not None,
         "made": dict(votes.about),
     }
 
 
-def write_votes(votes: Votes, folder: str | Location, *, shard_size: int | None = None) -> None:
-    """Write votes to a folder or a URL; one that already holds part of the same is completed."""
+def classifier_of(manifest: Mapping[str, Any], where: str) -> Defence:
+    """What the votes with this manifest are the ballots of."""
+    if manifest.get("version") != FIRST_VERSION:
+        return Defence.from_json(manifest.get("classifier"), where)
+    made, soft = manifest.get("made") or {}, manifest.get("soft")
+    if soft is not None:
+        temperature = (made.get("soft") or {}).get("temperature")
+        soft = {"temperature": temperature, "best": soft["labels"], "cap": soft["cap"]}
+    old = {"ablation": manifest.get("ablation"), "hide": (made.get("model") or {}).get("hide"), "soft": soft}
+    return Defence.from_json({**old, "defender": None, "mask": None, "ties": "against"}, where)
+
+
+def write_votes(
+    votes: Votes, folder: str | Location, *, shard_size: int | None = None, overwrite: bool = False
+) -> None:
+    """Write votes to a folder or a URL; one that already holds part of the same is completed.
+
+    Args:
+        overwrite: remove other votes that are there; by default they are refused.
+    """
     folder = locate(folder)
     size = shard_size or default_shard_size(votes.num_mutants)
+    if overwrite:
+        clear(folder, "votes")
     join_manifest(folder, votes_manifest(votes, images=len(votes), shard_size=size), "votes", VERSION)
     sweep(folder)
     ranges = shard_ranges(len(votes), size)
     missing = missing_shards(folder, len(ranges))
-    for number in missing:
-        images = ranges[number]
-        write_votes_shard(votes.take(slice(images.start, images.stop)), folder, number)
+    for number, images in enumerate(ranges):
+        table = votes_table(votes.take(slice(images.start, images.stop)))
+        if number in missing:
+            write_table(table, shard_path(folder, number))
+        else:
+            refuse_other(table, shard_path(folder, number))
     seal(folder, len(ranges), missing)
 
 
 def write_votes_shard(votes: Votes, folder: Location, number: int) -> None:
+    write_table(votes_table(votes), shard_path(folder, number))
+
+
+def votes_table(votes: Votes) -> Any:
+    """Table 1: image_id, truth, ballots, and what else there is of each image."""
     label_type = np.uint16 if votes.num_classes <= 1 << 16 else np.uint32
     columns: dict[str, Any] = {
         "image_id": pa.array(votes.image_ids.tolist(), pa.string()),
@@ -98,47 +130,47 @@ def write_votes_shard(votes: Votes, folder: Location, number: int) -> None:
     }
     if votes.unread is not None:
         columns["unread"] = pa.array(votes.unread)
-    if votes.asked is not None:
-        columns["asked"] = lists(votes.asked.astype(np.uint8))
-    if votes.margins is not None:
-        columns["margins"] = lists(votes.margins)
+    if votes.known is not None:
+        columns["known"] = lists(votes.known.astype(np.uint8))
+    for name, distances in (("margins", votes.margins), ("cuts", votes.cuts)):
+        if distances is not None:
+            columns[name] = lists(distances)
     if votes.labels is not None and votes.units is not None:
         columns["soft_labels"] = lists(votes.labels.astype(label_type).reshape(len(votes), -1))
         columns["soft_units"] = lists(votes.units.astype(np.uint32).reshape(len(votes), -1))
-    write_table(pa.table(columns), shard_path(folder, number))
+    return pa.table(columns)
 
 
 def read_votes(folder: str | Location) -> Votes:
     """All votes of a folder or a URL at once; `VotesFolder` reads them a shard at a time."""
     source = VotesFolder(folder)
-    shards = [source.shard(number) for number in range(source.num_shards)]
-    return shards[0] if len(shards) == 1 else _joined(shards)
+    return Votes.joined([source.shard(number) for number in range(source.num_shards)])
 
 
 class VotesFolder:
-    """A folder of votes, read a shard at a time."""
+    """A folder of votes, read a shard at a time; every byte is compared with its digest on the way."""
 
     def __init__(self, folder: str | Location) -> None:
         self.folder = locate(folder)
-        manifest = read_manifest(self.folder, "votes", VERSION)
+        sealed = read_sealed(self.folder, "votes", FIRST_VERSION, VERSION)
+        manifest = sealed.content
         self.manifest: Mapping[str, Any] = manifest
         where = str(self.folder / MANIFEST)
         self.num_images = positive(manifest, "images", where)
         self._shard_size = positive(manifest, "shard_size", where)
         self._ranges = shard_ranges(self.num_images, self._shard_size)
         self.num_shards = len(self._ranges)
+        self._shards = Shards(self.folder, sealed, self.num_shards)
         self.num_classes = positive(manifest, "num_classes", where)
-        self._soft = manifest.get("soft")
-        try:
-            self.ablation: Ablation = parse_ablation(manifest.get("ablation", ""))
-            self.image_size: ImageSize = as_image_size(tuple(manifest.get("image_size", ())))
-            self.num_mutants = self.ablation.count(self.image_size)
-            if self._soft is not None:
-                self._soft = {key: positive(self._soft, key, where) for key in ("labels", "cap")}
-        except (CostcertError, TypeError, AttributeError) as error:
-            raise StoreError(f"{where} is damaged: {error}") from None
         if not isinstance(manifest.get("made"), dict):
             raise StoreError(f"{where} is damaged: it does not say how the votes were made")
+        try:
+            self.classifier: Defence = classifier_of(manifest, where)
+            self.ablation: Ablation = self.classifier.ablation
+            self.image_size: ImageSize = as_image_size(tuple(manifest.get("image_size", ())))
+            self.num_mutants = self.ablation.count(self.image_size)
+        except (CostcertError, TypeError, AttributeError, KeyError) as error:
+            raise StoreError(f"{where} is damaged: {error}") from None
 
     def shard_length(self, number: int) -> int:
         """Images in a shard, told without reading it."""
@@ -155,11 +187,11 @@ class VotesFolder:
     def digest(self) -> str:
         """What stands for all bytes of these votes, complete ones only."""
         self._refuse_missing()
-        return folder_digest(self.folder, self.num_shards)
+        return self._shards.digest()
 
     def seal(self, made: Collection[int]) -> None:
         """Note the digests of complete votes, of which this run made these shards."""
-        seal(self.folder, self.num_shards, made)
+        self._shards.seal(made)
 
     def _refuse_missing(self) -> None:
         if missing := self.missing():
@@ -168,10 +200,10 @@ class VotesFolder:
                 "finish the run that makes these votes first"
             )
 
-    def asked(self) -> float:
-        """Mutants asked, an image."""
+    def evaluated(self) -> float:
+        """Mutants evaluated per image."""
         counts = [
-            self.num_mutants * len(votes) if votes.asked is None else int(votes.asked.sum())
+            votes.ballots.size if votes.known is None else int(votes.known.sum())
             for votes in map(self.shard, range(self.num_shards))
         ]
         return sum(counts) / self.num_images
@@ -190,34 +222,38 @@ class VotesFolder:
         path = shard_path(self.folder, number)
         if not path.exists():
             self._refuse_missing()
-        table = read_table(path)
+        table = self._shards.read(number)
         rows = len(self._ranges[number])
         if table.num_rows != rows:
             raise StoreError(f"{path} holds {table.num_rows} images, expected {rows}: make it again")
-        about: dict[str, Any] = {
-            "num_classes": self.num_classes,
-            "ablation": self.ablation,
-            "image_size": self.image_size,
-            "image_ids": plain_column(table, "image_id", path),
-            "class_names": self.manifest.get("class_names"),
-            "margins": list_column(table, "margins", path) if self.manifest.get("margins") else None,
-            "unread": plain_column(table, "unread", path) if "unread" in table.column_names else None,
-            "asked": list_column(table, "asked", path) == 1 if "asked" in table.column_names else None,
-            "about": self.manifest["made"],
-        }
-        truth, ballots = plain_column(table, "truth", path), list_column(table, "ballots", path)
+
+        def per_mutant(name: str, wanted: Any) -> Any:
+            return list_column(table, name, path) if wanted else None
+
+        # Before version 2 the mask had another name.
+        mask = "asked" if self.manifest["version"] == FIRST_VERSION else "known"
+        known = per_mutant(mask, mask in table.column_names)
+        soft = self.classifier.soft
+        labels, units = (per_mutant(name, soft) for name in ("soft_labels", "soft_units"))
         try:
-            if self._soft is None:
-                return Votes(ballots, truth, **about)
-            shape = (rows, self.num_mutants, self._soft["labels"])
-            labels, units = (list_column(table, name, path) for name in ("soft_labels", "soft_units"))
-            return Votes.soft(
-                labels.reshape(shape),
-                units.reshape(shape),
-                truth,
-                cap=self._soft["cap"],
-                ballots=ballots,
-                **about,
+            shape = (rows, self.num_mutants, -1 if soft is None else soft.best)
+            return Votes(
+                list_column(table, "ballots", path),
+                plain_column(table, "truth", path),
+                num_classes=self.num_classes,
+                ablation=self.ablation,
+                hide=self.classifier.hide,
+                image_size=self.image_size,
+                image_ids=plain_column(table, "image_id", path),
+                class_names=self.manifest.get("class_names"),
+                margins=per_mutant("margins", self.manifest.get("margins")),
+                cuts=per_mutant("cuts", self.manifest.get("cuts")),
+                unread=plain_column(table, "unread", path) if "unread" in table.column_names else None,
+                known=None if known is None else known == 1,
+                recipe=soft,
+                labels=None if labels is None else labels.reshape(shape),
+                units=None if units is None else units.reshape(shape),
+                about=self.manifest["made"],
             )
         except (CostcertError, ValueError, TypeError) as error:
             raise StoreError(f"{path} does not fit its manifest: {error}") from None
@@ -226,7 +262,8 @@ class VotesFolder:
 class VotesArchive:
     """A plain `.npz` with `ballots` and `truth` (or `labels`, `units` and `truth`), in memory.
 
-    Also read where they are there: `margins`, `image_ids`, and `cap` of soft ballots.
+    Also read where they are there: `margins`, `cuts`, `known`, `image_ids`, and `cap` and `temperature` of
+    soft ballots.
     """
 
     def __init__(
@@ -247,26 +284,27 @@ class VotesArchive:
                     f"{path} holds no array {name!r}, only {', '.join(sorted(arrays)) or 'nothing'}: "
                     "votes are arrays `ballots` [images, mutants] and `truth` [images]"
                 )
-        about: dict[str, Any] = {
+        more: dict[str, Any] = {
             "num_classes": num_classes,
             "ablation": ablation,
             "image_size": image_size,
-            "image_ids": arrays.get("image_ids"),
-            "margins": arrays.get("margins"),
+            **{name: arrays.get(name) for name in ("image_ids", "margins", "cuts", "known")},
             "about": {"source": path.name},
         }
         try:
             if soft:
+                temperature = arrays.get("temperature")
                 self._votes = Votes.soft(
                     arrays["labels"],
                     arrays["units"],
                     arrays["truth"],
                     ballots=arrays.get("ballots"),
                     cap=int(arrays.get("cap", UNITS)),
-                    **about,
+                    temperature=None if temperature is None else float(temperature),
+                    **more,
                 )
             else:
-                self._votes = Votes(arrays["ballots"], arrays["truth"], **about)
+                self._votes = Votes(arrays["ballots"], arrays["truth"], **more)
         except VotesError as error:
             raise VotesError(f"{path}: {error}") from None
         except (TypeError, ValueError) as error:
@@ -274,6 +312,7 @@ class VotesArchive:
         size = default_shard_size(self._votes.num_mutants)
         self._ranges = shard_ranges(len(self._votes), size)
         self.num_images = len(self._votes)
+        self.classifier = self._votes.classifier
         self.num_shards = len(self._ranges)
         self.manifest: Mapping[str, Any] = votes_manifest(
             self._votes, images=self.num_images, shard_size=size
@@ -289,32 +328,3 @@ class VotesArchive:
     def shard(self, number: int) -> Votes:
         images = self._ranges[number]
         return self._votes.take(slice(images.start, images.stop))
-
-
-def _joined(shards: list[Votes]) -> Votes:
-    first = shards[0]
-    about: dict[str, Any] = {
-        "num_classes": first.num_classes,
-        "ablation": first.ablation,
-        "image_size": first.image_size,
-        "image_ids": np.concatenate([votes.image_ids for votes in shards]),
-        "class_names": first.class_names,
-        "about": first.about,
-        "margins": None,
-        "unread": np.concatenate(
-            [np.zeros(len(v), np.bool_) if v.unread is None else v.unread for v in shards]
-        ),
-    }
-    if any(votes.asked is not None for votes in shards):
-        about["asked"] = np.concatenate(
-            [np.ones(v.ballots.shape, np.bool_) if v.asked is None else v.asked for v in shards]
-        )
-    if first.margins is not None:
-        about["margins"] = np.concatenate([votes.margins for votes in shards if votes.margins is not None])
-    ballots = np.concatenate([votes.ballots for votes in shards])
-    truth = np.concatenate([votes.truth for votes in shards])
-    if not first.is_soft:
-        return Votes(ballots, truth, **about)
-    labels = np.concatenate([votes.labels for votes in shards if votes.labels is not None])
-    units = np.concatenate([votes.units for votes in shards if votes.units is not None])
-    return Votes.soft(labels, units, truth, cap=first.cap, ballots=ballots, **about)

@@ -140,7 +140,7 @@ function grids(state, held, now, colour, attack, { first, rows, columns }) {
   const plain = new Map();
   const taken = new Map();
   const once = (known, label, mix) => {
-    if (!known.has(label)) known.set(label, packed(rgb(colour(label)).map(mix)));
+    if (!known.has(label)) known.set(label, packed(rgb(label < 0 ? "#808080" : colour(label)).map(mix)));
     return known.get(label);
   };
   const pictures = [new ImageData(columns, rows), new ImageData(columns, rows)];

@@ -1,0 +1,394 @@
+"""Whoever may write to a folder can seal it again. Everything that a forger could change is tried here.
+
+Certificates alone: `check --votes` derives them again from the votes, and takes no word of theirs for what
+the votes are. Votes, with certificates that follow from them: `check --replay` asks the model about the
+images, and takes no word of the votes for what excuses a difference. docs/soundness.md has the list.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import costcert as cc
+from costcert.cli import app
+from sealing import manifest_of, seal
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "soundness.md"
+IMAGES = 6
+# What a run says of itself for people; no certificate depends on it.
+FOR_PEOPLE = {
+    "certificates": ("costcert",),
+    "votes": (
+        "made.versions",
+        "made.model.name",
+        "made.probe.mutants",
+        "made.probe.flips",
+        "made.probe.shifts",
+    ),
+}
+
+
+def costcert(*args):
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """Soft votes of the network that comes with the package, and certificates of them; all is well."""
+    torch = pytest.importorskip("torch", reason="the sample's network needs costcert[models]")
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("honest")
+    ask = ["--model", MODEL, "--data", "sample", "--limit", IMAGES, "--ablation", "columns:4/stride=4"]
+    made = costcert("vote", *ask, "--soft", "0.5,3", "--probe", "--shard-size", 4, "--out", folder / "votes")
+    assert made.exit_code == 0, made.output
+    certify(folder, "--epsilon", "0.05", "--tau", 4000)
+    assert checked(folder).exit_code == 0
+    found = replayed(folder)
+    assert found.exit_code == 0, found.output
+    return folder
+
+
+MODEL = Path(cc.__file__).parent / "sample" / "model"
+
+
+def certify(folder, *more):
+    made = costcert("certify", folder / "votes", "-p", "2,rectangle:1x9", *more, "-o", folder / "certs")
+    assert made.exit_code == 0, made.output
+
+
+def checked(folder, *more):
+    return costcert("check", folder / "certs", "--votes", folder / "votes", "--all", *more)
+
+
+def replayed(folder):
+    return checked(folder, "--model", MODEL, "--data", "sample", "--replay", IMAGES)
+
+
+@pytest.fixture
+def folder(honest, tmp_path):
+    shutil.copytree(honest / "votes", tmp_path / "votes")
+    shutil.copytree(honest / "certs", tmp_path / "certs")
+    return tmp_path
+
+
+def leaves(content, path=()):
+    """Every place of a manifest that holds a value, as a path of keys."""
+    if isinstance(content, dict) and content:
+        for key, value in content.items():
+            yield from leaves(value, (*path, key))
+    else:
+        yield path
+
+
+def others(value):
+    """Values that a forger might put in the place of this one."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value + 1, -value - 1, value / 2, 0, None, str(value)]
+    if isinstance(value, str):
+        return [value + "x", "", None, "columns:5/stride=4" if value.startswith("columns") else "square:1"]
+    if isinstance(value, list):
+        return [value[:-1], [*value, value[-1]] if value else ["x"], value[::-1]]
+    return ["x", 0, {}, -1]
+
+
+def changed(content, path, value):
+    if not path:
+        return value
+    return {**content, path[0]: changed(content[path[0]], path[1:], value)}
+
+
+def without(content, path):
+    if len(path) == 1:
+        return {key: value for key, value in content.items() if key != path[0]}
+    return {**content, path[0]: without(content[path[0]], path[1:])}
+
+
+def at(content, path):
+    return content if not path else at(content[path[0]], path[1:])
+
+
+def forgeries(content):
+    """Every field changed to something else, and every field left out."""
+    for path in leaves(content):
+        if path[0] not in ("shard_digests", "manifest_digest"):
+            old = at(content, path)
+            for value in others(old):
+                if value != old or type(value) is not type(old):
+                    yield path, changed(content, path, value)
+            yield path, without(content, path)
+
+
+def is_for_people(path, kind):
+    return any((".".join(path) + ".").startswith(prefix + ".") for prefix in FOR_PEOPLE[kind])
+
+
+def test_every_field_of_certificates(folder):
+    """A changed field is noticed, or the certificates are right answers to the changed question."""
+    honest, stored = manifest_of(folder / "certs"), cc.read_certificates(folder / "certs")
+    votes = cc.read_votes(folder / "votes")
+    tried = accepted = 0
+    for path, forged in forgeries(honest):
+        seal(folder / "certs", forged)
+        tried += 1
+        if checked(folder).exit_code == 0 and not is_for_people(path, "certificates"):
+            assert path in (("epsilon",), ("tau",)), path
+            again = cc.certify(
+                votes, stored.patches, stored.defenders, epsilon=forged["epsilon"], tau=forged["tau"]
+            )
+            for case in stored.cases:
+                assert (again.rank(*case) == stored.rank(*case)).all()
+                assert (again.min_k(*case) == stored.min_k(*case)).all()
+            accepted += 1
+    assert tried > 200
+    assert accepted < 5
+
+
+@pytest.mark.parametrize("tau", [-6000, -1, 1.5, True, "0", None])
+def test_a_tau_that_is_none(folder, tau):
+    seal(folder / "certs", {**manifest_of(folder / "certs"), "tau": tau})
+    result = checked(folder)
+    assert result.exit_code != 0
+    assert "tau" in result.output
+
+
+def test_a_cap_that_the_votes_do_not_have(folder):
+    """A smaller cap takes units from the attacker; the digest that would tell is taken away, too."""
+    content = manifest_of(folder / "certs")
+    for digest in (content["votes_digest"], None):
+        forged = changed(content, ("classifier", "soft", "cap"), 40000)
+        forged = changed(forged, ("votes", "classifier", "soft", "cap"), 40000)
+        seal(folder / "certs", {**forged, "votes_digest": digest})
+        assert checked(folder).exit_code == 1
+
+
+def test_a_cap_that_an_archive_does_not_have(tmp_path):
+    rng = np.random.default_rng(1)
+    truth, labels = rng.integers(0, 4, 20), rng.integers(0, 4, (20, 8, 2))
+    labels[:, :6, 0] = truth[:, None]
+    units = np.broadcast_to([70, 10], (20, 8, 2))
+    np.savez(tmp_path / "votes.npz", truth=truth, labels=labels, units=units, cap=100)
+    world = ["--ablation", "columns:2", "--classes", 4, "--image-size", "3x8"]
+    made = costcert("certify", tmp_path / "votes.npz", *world, "-p", "1", "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    ask = ["check", tmp_path / "certs", "--votes", tmp_path / "votes.npz", "--all"]
+    assert costcert(*ask, *world).exit_code == 0
+    assert "pass --ablation, --classes, --image-size" in costcert(*ask).stderr
+    honest = manifest_of(tmp_path / "certs")
+    for kind, name, value in (
+        ("soft", "cap", 80),
+        ("soft", "best", 1),
+        (None, "ablation", "columns:1"),
+        (None, "hide", "zero"),
+    ):
+        forged = honest
+        for where in (("classifier",), ("votes", "classifier")):
+            path = (*where, kind, name) if kind else (*where, name)
+            forged = changed(forged, path, value)
+        seal(tmp_path / "certs", forged)
+        result = costcert(*ask, *world)
+        assert result.exit_code != 0, (name, result.output)
+    for name, value in (("num_classes", 5), ("image_size", [8, 8]), ("images", 19)):
+        seal(tmp_path / "certs", changed(honest, ("votes", name), value))
+        assert costcert(*ask, *world).exit_code == 1, name
+
+
+def rewrite(path, **columns):
+    """A shard in which these columns are what a function makes of them."""
+    table = pq.read_table(path)
+    for name, by in columns.items():
+        values = pa.array(by(table.column(name).to_pylist()), table.schema.field(name).type)
+        table = table.set_column(table.column_names.index(name), name, values)
+    pq.write_table(table, path)
+
+
+def in_rows(path, by):
+    pq.write_table(by(pq.read_table(path)), path)
+
+
+BETTER = {
+    "image_id": lambda values: [*values[1:], values[0]],
+    "defender": lambda values: values[::-1],
+    "patch": lambda values: values[::-1],
+    "rank": lambda values: [1] * len(values),
+    "min_k": lambda values: [1] * len(values),
+}
+
+
+@pytest.mark.parametrize("column", BETTER)
+def test_every_column_of_certificates(folder, column):
+    shard = folder / "certs" / "shard-00000.parquet"
+    assert pq.read_table(shard).column_names == list(BETTER)
+    rewrite(shard, **{column: BETTER[column]})
+    seal(folder / "certs")
+    assert checked(folder).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        lambda table: table.slice(0, len(table) - 1),
+        lambda table: pa.concat_tables([table, table.slice(0, 1)]),
+        lambda table: table.take(list(range(len(table)))[::-1]),
+        lambda table: pa.concat_tables([table.slice(0, 1)] * len(table)),
+        lambda table: table.drop_columns(["min_k"]),
+    ],
+    ids=["one less", "one more", "backwards", "the first for all", "no min-k"],
+)
+def test_order_and_number_of_certificates(folder, by):
+    in_rows(folder / "certs" / "shard-00000.parquet", by)
+    seal(folder / "certs")
+    assert checked(folder).exit_code != 0
+
+
+def test_swapped_and_repeated_shards(folder):
+    one, other = (folder / "certs" / f"shard-0000{n}.parquet" for n in range(2))
+    first, second = one.read_bytes(), other.read_bytes()
+    for mine, theirs in ((second, first), (first, first)):
+        one.write_bytes(mine), other.write_bytes(theirs)
+        seal(folder / "certs")
+        assert checked(folder).exit_code != 0
+
+
+# Votes, with certificates that follow from them.
+
+
+def certified_anew(folder):
+    """Certificates that follow from the votes as they are now, if anything makes them."""
+    shutil.rmtree(folder / "certs")
+    made = costcert("certify", folder / "votes", "-p", "2", "-o", folder / "certs")
+    return made.exit_code == 0
+
+
+def test_every_field_of_votes(folder):
+    honest = manifest_of(folder / "votes")
+    refused = noticed = 0
+    for path, forged in forgeries(honest):
+        if is_for_people(path, "votes"):
+            continue
+        seal(folder / "votes", forged)
+        if not certified_anew(folder):
+            (folder / "certs").mkdir(exist_ok=True)
+            refused += 1
+            continue
+        result = replayed(folder)
+        assert result.exit_code != 0, (path, at(forged, path[:-1]), result.output)
+        noticed += 1
+    assert refused > 20
+    assert noticed > 20
+
+
+def all_for_the_truth(votes):
+    units = np.zeros_like(votes.units)
+    units[..., 0] = votes.cap
+    labels = np.broadcast_to(votes.truth[:, None, None], votes.labels.shape)
+    return {"labels": labels, "units": units}
+
+
+def some(votes, value):
+    mask = np.zeros(votes.ballots.shape, bool)
+    mask[0, 0] = True
+    return np.where(mask, value, votes.ballots)
+
+
+VOTES = {
+    "units for the truth": all_for_the_truth,
+    "units of one ballot": lambda v: {
+        "units": np.where(np.arange(v.units.size).reshape(v.units.shape) == 0, 0, v.units)
+    },
+    "labels of soft ballots": lambda v: {"labels": (v.labels + 1) % 10},
+    "one hard ballot": lambda v: {"ballots": some(v, (v.ballots + 1) % 10)},
+    "all ballots, with margins that excuse them": lambda v: {
+        "ballots": np.broadcast_to(v.truth[:, None], v.ballots.shape),
+        "margins": np.zeros_like(v.margins),
+        "cuts": np.zeros_like(v.cuts),
+        **all_for_the_truth(v),
+    },
+    "margins": lambda v: {"margins": v.margins + 1},
+    "cuts": lambda v: {"cuts": v.cuts + 1},
+    "truth": lambda v: {"truth": (v.truth + 1) % 10},
+    "unread": lambda v: {"unread": np.arange(len(v)) == 1},
+    "ids": lambda v: {"image_ids": np.roll(v.image_ids, 1)},
+}
+
+
+@pytest.mark.parametrize("forge", VOTES.values(), ids=list(VOTES))
+def test_every_column_of_votes(folder, forge):
+    votes = cc.read_votes(folder / "votes")
+    cc.write_votes(votes.replace(**forge(votes)), folder / "votes", shard_size=4, overwrite=True)
+    assert certified_anew(folder)
+    assert checked(folder).exit_code == 0, "these certificates follow from these votes"
+    result = replayed(folder)
+    assert result.exit_code == 1, result.output
+
+
+@pytest.mark.parametrize(
+    "images",
+    [[0, 1, 2, 3, 4], [1, 0, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 5]],
+    ids=["one left out", "another order", "one twice"],
+)
+def test_order_and_number_of_votes(folder, images):
+    votes = cc.read_votes(folder / "votes").take(images)
+    names = [f"{name}" for name in votes.image_ids]
+    if len(set(names)) < len(names):
+        # Twice in one shard is refused when it is written; in two shards it takes a forger.
+        cc.write_votes(
+            votes.replace(image_ids=[*names[:-1], "again"]), folder / "votes", shard_size=4, overwrite=True
+        )
+        rewrite(folder / "votes" / "shard-00001.parquet", image_id=lambda ids: [*ids[:-2], ids[0], ids[0]])
+        seal(folder / "votes")
+        assert not certified_anew(folder)
+        return
+    cc.write_votes(votes, folder / "votes", shard_size=4, overwrite=True)
+    assert certified_anew(folder)
+    assert replayed(folder).exit_code == 1
+
+
+def test_an_image_in_two_shards_is_noticed(folder):
+    first = pq.read_table(folder / "votes" / "shard-00000.parquet").slice(0, 1)
+    rest = pq.read_table(folder / "votes" / "shard-00001.parquet").slice(1)
+    pq.write_table(pa.concat_tables([first, rest]), folder / "votes" / "shard-00001.parquet")
+    seal(folder / "votes")
+    assert certified_anew(folder)
+    result = checked(folder)
+    assert (result.exit_code, "more than once" in result.stdout) == (1, True)
+
+
+def test_honest_adaptive_votes_are_found_honest(tmp_path):
+    """Mutants that were never evaluated say nothing, and are not held against anybody."""
+    pytest.importorskip("torch", reason="the sample's network needs costcert[models]")
+    ask = ["--model", MODEL, "--data", "sample", "--limit", IMAGES, "--adaptive", "--patch", "2", "--k", "1"]
+    assert costcert("vote", *ask, "--out", tmp_path / "votes").exit_code == 0
+    assert cc.read_votes(tmp_path / "votes").known is not None
+    assert certified_anew_at(tmp_path)
+    result = replayed(tmp_path)
+    assert result.exit_code == 0, result.output
+
+
+def certified_anew_at(folder):
+    (folder / "certs").mkdir()
+    return certified_anew(folder)
+
+
+def test_the_document_lists_every_field(honest):
+    """What a forger could change, and what notices it, field by field and column by column."""
+    text = DOCUMENT.read_text()
+    text = text[text.index("## What a forger could change") :]
+    listed = set(re.findall(r"`([\w.]+)`", text))
+    for kind in ("certs", "votes"):
+        for path in leaves(manifest_of(honest / kind)):
+            prefixes = {".".join(path[:n]) for n in range(1, len(path) + 1)}
+            assert prefixes & listed, f"{'.'.join(path)} of {kind} is not listed"
+        for name in pq.read_schema(honest / kind / "shard-00000.parquet").names:
+            assert name in listed, f"the column {name} of {kind} is not listed"
+    for names in FOR_PEOPLE.values():
+        assert set(names) <= listed

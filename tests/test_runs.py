@@ -1,0 +1,112 @@
+"""A run is reopened in one place: certificates are shown beside the votes they came from, or not at all."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import costcert as cc
+from costcert.cli import app
+from costcert.commands.explore import Request, opened
+from costcert.errors import CostcertError
+from costcert.store.runs import open_run
+from costcert.voting import vote
+from tiny import Tiny, pictures
+
+
+def costcert(*args):
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    """Two models on the same images: same ids, same sizes, other votes."""
+    for name, seed in (("a", 0), ("b", 1)):
+        folder = tmp_path / name
+        vote(Tiny(seed), pictures(20), "columns:3", out=folder / "votes")
+        made = costcert("certify", folder / "votes", "-p", "2", "-o", folder / "certs")
+        assert made.exit_code == 0, made.output
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_certificates_of_one_model_over_votes_of_another(two_runs, tmp_path):
+    a, b = two_runs
+    assert open_run(a / "certs").votes.digest() == open_run(a / "votes").votes.digest()
+    with pytest.raises(CostcertError, match="their digests differ"):
+        open_run(a / "certs", b / "votes")
+    pytest.importorskip("fastapi", reason="the page needs costcert[explore]")
+    assert opened(Request(source=a / "certs"))
+    with pytest.raises(CostcertError, match="their digests differ"):
+        opened(Request(source=a / "certs", votes=b / "votes"))
+    # A folder of that name beside the certificates is no proof either.
+    (b / "certs").rename(b / "own")
+    (a / "certs").rename(b / "certs")
+    with pytest.raises(CostcertError, match="their digests differ"):
+        opened(Request(source=b / "certs"))
+    pytest.importorskip("jinja2", reason="the page needs costcert[report]")
+    good = costcert("report", b / "own", "--votes", b / "votes", "--out", tmp_path / "r.md")
+    assert good.exit_code == 0, good.output
+    bad = costcert("report", b / "certs", "--votes", b / "votes", "--out", tmp_path / "bad.md")
+    assert (bad.exit_code, "their digests differ" in " ".join(bad.stderr.split())) == (2, True)
+    assert not (tmp_path / "bad.md").exists()
+
+
+def test_certificates_that_note_no_digest(tmp_path):
+    votes = vote(Tiny(), pictures(5), "columns:3")
+    cc.write_votes(votes, tmp_path / "votes")
+    cc.write_certificates(cc.certify(votes, 2), tmp_path / "certs", votes=votes)
+    with pytest.raises(CostcertError, match="does not note by a digest which votes it came from"):
+        open_run(tmp_path / "certs")
+    cc.write_certificates(cc.certify(votes, 2), tmp_path / "noted", votes=tmp_path / "votes")
+    assert open_run(tmp_path / "noted", tmp_path / "votes").classifier.ablation == cc.Columns(3)
+    with pytest.raises(CostcertError, match="votes of 5 images, these certificates of 2"):
+        cc.write_certificates(cc.certify(votes.take([0, 1]), 2), tmp_path / "few", votes=tmp_path / "votes")
+
+
+def as_first_version(folder, soft):
+    """The same votes as 0.1.0 wrote them: the classifier in several places, another name for the mask."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    classifier = manifest.pop("classifier")
+    for key in ("cuts", "shard_digests", "manifest_digest"):
+        manifest.pop(key)
+    manifest |= {"version": 1, "ablation": classifier["ablation"]}
+    manifest["soft"] = soft and {"labels": classifier["soft"]["best"], "cap": classifier["soft"]["cap"]}
+    manifest["made"]["soft"] = classifier["soft"]
+    manifest["made"]["model"]["hide"] = classifier["hide"]
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize("soft", [None, cc.Soft(0.3, 2)], ids=["hard", "soft"])
+def test_votes_of_the_first_version_are_still_read(tmp_path, soft):
+    new = vote(Tiny(), pictures(20), "columns:3", soft=soft, out=tmp_path / "new", shard_size=7)
+    vote(Tiny(), pictures(20), "columns:3", soft=soft, out=tmp_path / "votes", shard_size=7)
+    as_first_version(tmp_path / "votes", soft)
+    old = cc.read_votes(tmp_path / "votes")
+    assert old.classifier == new.classifier
+    assert np.array_equal(old.ballots, cc.read_votes(tmp_path / "new").ballots)
+    made = costcert("certify", tmp_path / "votes", "-p", "2", "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    result = costcert("check", tmp_path / "certs", "--votes", tmp_path / "votes", "--all")
+    assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
+    assert cc.Deployed.from_run(tmp_path / "certs", Tiny()).classifier.soft == soft
+    refused = costcert("certify", tmp_path / "votes", "-p", "2", "--epsilon", "0.1")
+    assert (refused.exit_code, "vote once more with this version" in refused.stderr) == (
+        (2, True) if soft else (0, False)
+    )
+    # A begun run is not gone on with: what is there and what would be added are described differently.
+    with pytest.raises(CostcertError, match=r"format version 1, this costcert reads 2: make .* again"):
+        vote(Tiny(), pictures(20), "columns:3", soft=soft, out=tmp_path / "votes", shard_size=7)
+
+
+def test_certificates_of_the_first_version_are_refused_in_one_sentence(two_runs):
+    folder, _ = two_runs
+    path = folder / "certs" / "manifest.json"
+    content = {key: value for key, value in json.loads(path.read_text()).items() if "digest" not in key}
+    path.write_text(json.dumps({**content, "version": 1}))
+    with pytest.raises(CostcertError, match=r"format version 1, this costcert reads 2: make .* again"):
+        cc.read_certificates(folder / "certs")
+    result = costcert("check", folder / "certs", "--votes", folder / "votes")
+    assert (result.exit_code, "make it again with this version" in result.stderr) == (2, True)
