@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
+from stat import S_ISREG
 from typing import NamedTuple
 
 from PIL import Image
 
-from costcert.datasets.base import Dataset, reading
+from costcert.datasets.base import UNREADABLE, Dataset, reading
 from costcert.errors import CostcertError
 from costcert.locations import Location, Url
 
@@ -18,10 +20,9 @@ ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".w
 
 
 class Found(NamedTuple):
-    """An image file: its path from the folder of all, and its size where the list of files told it."""
+    """An image file: its path from the folder of all."""
 
     id: str
-    size: int | None = None
 
     @property
     def folder(self) -> str:
@@ -44,7 +45,7 @@ class FileDataset(Dataset):
     ) -> None:
         super().__init__(name, [each.id for each in found], labels, class_names=class_names, split=split)
         self._root = root
-        self._sizes = [each.size for each in found]
+        self._hashed: dict[int, tuple[tuple[int, ...], str]] = {}
 
     def image(self, index: int) -> Image.Image:
         path = self._root / self.ids[index]
@@ -55,11 +56,38 @@ class FileDataset(Dataset):
             return image
 
     def fingerprint(self, index: int) -> str:
-        path, listed = self._root / self.ids[index], self._sizes[index]
+        """The SHA-256 of the file, which is read again only if it may have changed."""
+        path = self._root / self.ids[index]
         try:
-            return str(path.stat().st_size if isinstance(path, Path) else listed)
+            stamp = _stamp(path)
+            if index not in self._hashed or self._hashed[index][0] != stamp:
+                self._hashed[index] = stamp, _sha256(path)
+            return self._hashed[index][1]
         except OSError:
-            return "gone"
+            return UNREADABLE
+
+
+def _stamp(path: Location) -> tuple[int, ...]:
+    """Changes when a file of this machine is written to, even by somebody who sets its time back."""
+    if isinstance(path, Url):
+        return ()
+    status = path.stat()
+    if not S_ISREG(status.st_mode):
+        # A pipe or a device may never end.
+        raise OSError(f"{path} is no regular file")
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _sha256(path: Location) -> str:
+    # What a store itself tells of its files differs from store to store; of their bytes the digest is the
+    # same wherever they lie.
+    if isinstance(path, Url):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    total = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while content := file.read(1 << 20):
+            total.update(content)
+    return total.hexdigest()
 
 
 def subfolders(root: Location) -> list[str]:
@@ -80,7 +108,7 @@ def images_below(root: Location) -> Iterator[Found]:
     The files of a folder come before those of its folders, both sorted.
     """
     if isinstance(root, Url):
-        listed = (Found(*each) for each in root.files())
+        listed = (Found(name) for name, _ in root.files())
         shown = (each for each in listed if all(map(_shown, each.id.split("/"))))
         yield from sorted((each for each in shown if _is_image(each.id)), key=_as_walked)
         return
