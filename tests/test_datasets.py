@@ -56,6 +56,97 @@ def test_a_folder_of_splits_gives_the_split(tmp_path):
         parse_dataset(f"folder:{tmp_path}", "val")
 
 
+def linked(path, target):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def test_links_to_folders_elsewhere_are_followed(tmp_path):
+    save(tmp_path / "elsewhere" / "deep" / "x.png")
+    save(tmp_path / "data" / "cat" / "a.png")
+    linked(tmp_path / "data" / "cat" / "more", tmp_path / "elsewhere")
+    linked(tmp_path / "data" / "dog", tmp_path / "elsewhere" / "deep")
+    linked(tmp_path / "data" / "emu", tmp_path / "elsewhere")
+    data = parse_dataset(f"folder:{tmp_path / 'data'}")
+    # Two classes may show the same pictures.
+    assert data.ids == ["cat/a.png", "cat/more/deep/x.png", "dog/x.png", "emu/deep/x.png"]
+    assert data.labels.tolist() == [0, 0, 1, 2]
+    assert data.image(1).size == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("links", "adds"),
+    [
+        ({"cat/up": ".."}, []),
+        ({"cat/up": "../.."}, []),
+        ({"cat/again": "."}, []),
+        ({"cat/itself": "itself"}, []),
+        ({"cat/in/up": ".."}, []),
+        ({"cat/in/up": "../..", "cat/up": "..", "dog/up": ".."}, []),
+        ({"cat/one": "in", "cat/two": "in"}, []),
+        ({"cat/in/over": "../on", "cat/on/back": "../in"}, []),
+        ({"cat/to": "../dog", "dog/to": "../cat"}, ["cat/to/y.png", "dog/to/in/x.png", "dog/to/x.png"]),
+        ({"back": "."}, []),
+    ],
+)
+def test_links_that_lead_back_come_to_an_end(tmp_path, links, adds):
+    root = tmp_path / "only" / "data"
+    own = ["cat/in/x.png", "cat/x.png", "dog/y.png"]
+    for name in own:
+        save(root / name)
+    for name, target in links.items():
+        linked(root / name, target)
+    data = parse_dataset(f"folder:{root}")
+    assert sorted(data.ids) == sorted(own + adds)
+    assert all(data.class_names[data.label(at)] == name.split("/")[0] for at, name in enumerate(data.ids))
+
+
+def reachable(folder, root):
+    """The slow twin: the real files that links and folders lead to, but for those back to the root."""
+    real, below, todo = os.path.realpath, set(), [folder]
+    while todo:
+        here = real(todo.pop())
+        if here == real(root) or here in below:
+            continue
+        below.add(here)
+        todo += [entry.path for entry in os.scandir(here) if entry.is_dir()]
+    return {real(entry) for here in below for entry in os.scandir(here) if entry.is_file()}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_links_there_are_a_class_shows_each_picture_once(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    root = tmp_path / "data"
+    folders = [root / "a", root / "b", tmp_path / "elsewhere", root / "a" / "in", root / "b" / "in" / "deep"]
+    for folder in folders:
+        save(folder / "x.png")
+    for number in range(12):
+        target = [root, *folders][rng.integers(6)]
+        linked(folders[rng.integers(5)] / f"{rng.integers(10)}{number}", target)
+    data = parse_dataset(f"folder:{root}")
+    for name in "ab":
+        mine = [root / each for each in data.ids if each.startswith(f"{name}/")]
+        assert sorted(map(os.path.realpath, mine)) == sorted(reachable(root / name, root))
+    own = [path.relative_to(root).as_posix() for path in root.rglob("x.png") if path.resolve() == path]
+    assert set(own) <= set(data.ids)
+    assert data.ids == parse_dataset(f"folder:{root}").ids
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out_in_silence(tmp_path, monkeypatch):
+    save(tmp_path / "cat" / "a.png")
+    save(tmp_path / "dog" / "locked" / "b.png")
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refusing)
+    with pytest.raises(CostcertError, match=r"cannot read the folder .*locked: permission denied"):
+        parse_dataset(f"folder:{tmp_path}")
+
+
 @pytest.mark.parametrize("damage", [b"no image at all", b"", None, "half"])
 def test_a_corrupt_image_is_named(tmp_path, damage):
     path = save(tmp_path / "cat" / "bad.jpg", RNG.integers(0, 256, (90, 90, 3), dtype=np.uint8))

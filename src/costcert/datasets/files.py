@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from stat import S_ISREG
@@ -94,12 +96,7 @@ def subfolders(root: Location) -> list[str]:
     """Names of the folders in `root`, sorted, hidden ones left out."""
     if isinstance(root, Url):
         return sorted(filter(_shown, root.folders()))
-    try:
-        return sorted(entry.name for entry in root.iterdir() if _shown(entry.name) and entry.is_dir())
-    except OSError as error:
-        raise CostcertError(
-            f"cannot read the folder {root}: {(error.strerror or str(error)).lower()}"
-        ) from None
+    return [entry.name for entry in _entries(root) if _is_dir(entry)]
 
 
 def images_below(root: Location) -> Iterator[Found]:
@@ -108,16 +105,66 @@ def images_below(root: Location) -> Iterator[Found]:
     The files of a folder come before those of its folders, both sorted.
     """
     if isinstance(root, Url):
-        listed = (Found(name) for name, _ in root.files())
-        shown = (each for each in listed if all(map(_shown, each.id.split("/"))))
-        yield from sorted((each for each in shown if _is_image(each.id)), key=_as_walked)
-        return
-    for where, folders, files in os.walk(root, followlinks=True):
-        folders[:] = sorted(filter(_shown, folders))
-        below = Path(where).relative_to(root)
-        for name in sorted(filter(_shown, files)):
-            if _is_image(name):
-                yield Found((below / name).as_posix())
+        names = [name for name, _ in root.files() if all(map(_shown, name.split("/")))]
+    else:
+        names = [entry.name for entry in _entries(root) if not _is_dir(entry)]
+        names += [name for top in subfolders(root) for name in _files_below(root, top)]
+    yield from sorted((Found(name) for name in names if _is_image(name)), key=_as_walked)
+
+
+def _files_below(root: Path, top: str) -> Iterator[str]:
+    """Files in a folder of `root`, by their path from there; links to folders are followed.
+
+    A folder is entered once, however many links lead to it: so links that lead back, or to each other, come
+    to an end, and a class holds no picture twice. Two classes may link to the same pictures.
+    """
+    entered = {_identity(root)}
+    # Links come last, so that what lies there by itself goes by its own name.
+    folders, links = deque([top]), deque[str]()
+    while folders or links:
+        below = (folders or links).popleft()
+        identity = _identity(root / below)
+        if identity in entered:
+            continue
+        entered.add(identity)
+        for entry in _entries(root / below):
+            name = f"{below}/{entry.name}"
+            if _is_dir(entry):
+                (links if entry.is_symlink() else folders).append(name)
+            else:
+                yield name
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """The same for all paths that lead to a folder."""
+    with _listing(folder):
+        status = folder.stat()
+        return status.st_dev, status.st_ino
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, sorted by name, hidden entries left out."""
+    with _listing(folder), os.scandir(folder) as found:
+        return sorted((entry for entry in found if _shown(entry.name)), key=lambda entry: entry.name)
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link to itself is no folder, and no image either, which is said when it is read.
+        return False
+
+
+@contextmanager
+def _listing(folder: Path) -> Iterator[None]:
+    """A folder that cannot be looked into is an error: its images would be missing, and nobody would know."""
+    try:
+        yield
+    except OSError as error:
+        raise CostcertError(
+            f"cannot read the folder {folder}: {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 def _as_walked(found: Found) -> list[tuple[bool, str]]:
