@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from stat import S_ISREG
@@ -118,15 +117,16 @@ def _files_below(root: Path, top: str) -> Iterator[str]:
     A folder is entered once, however many links lead to it: so links that lead back, or to each other, come
     to an end, and a class holds no picture twice. Two classes may link to the same pictures.
     """
-    entered = {_identity(root)}
+    # By its real path: some disks give different folders the same number.
+    entered = {os.path.realpath(root)}
     # Links come last, so that what lies there by itself goes by its own name.
     folders, links = deque([top]), deque[str]()
     while folders or links:
         below = (folders or links).popleft()
-        identity = _identity(root / below)
-        if identity in entered:
+        real = os.path.realpath(root / below)
+        if real in entered:
             continue
-        entered.add(identity)
+        entered.add(real)
         for entry in _entries(root / below):
             name = f"{below}/{entry.name}"
             if _is_dir(entry):
@@ -135,17 +135,16 @@ def _files_below(root: Path, top: str) -> Iterator[str]:
                 yield name
 
 
-def _identity(folder: Path) -> tuple[int, int]:
-    """The same for all paths that lead to a folder."""
-    with _listing(folder):
-        status = folder.stat()
-        return status.st_dev, status.st_ino
-
-
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """What is in a folder, sorted by name, hidden entries left out."""
-    with _listing(folder), os.scandir(folder) as found:
-        return sorted((entry for entry in found if _shown(entry.name)), key=lambda entry: entry.name)
+    try:
+        with os.scandir(folder) as found:
+            return sorted((entry for entry in found if _shown(entry.name)), key=lambda entry: entry.name)
+    except OSError as error:
+        # Were it left out, its images would be missing, and nobody would know.
+        raise CostcertError(
+            f"cannot read the folder {folder}: {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -154,17 +153,6 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
     except OSError:
         # A link to itself is no folder, and no image either, which is said when it is read.
         return False
-
-
-@contextmanager
-def _listing(folder: Path) -> Iterator[None]:
-    """A folder that cannot be looked into is an error: its images would be missing, and nobody would know."""
-    try:
-        yield
-    except OSError as error:
-        raise CostcertError(
-            f"cannot read the folder {folder}: {(error.strerror or str(error)).lower()}"
-        ) from None
 
 
 def _as_walked(found: Found) -> list[tuple[bool, str]]:
