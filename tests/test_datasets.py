@@ -1,18 +1,23 @@
 """Data sets: stable names and order, the right labels, and a sentence for whatever is wrong."""
 
 import gzip
+import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from costcert.datasets import files
 from costcert.datasets.arrays import ArrayDataset
-from costcert.datasets.base import ImageError
+from costcert.datasets.base import UNREADABLE, Dataset, ImageError
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited, read_ids, with_ids
 from costcert.errors import CostcertError
+from costcert.voting import vote
+from tiny import Tiny
 
 RNG = np.random.default_rng(5)
 PIXELS = RNG.integers(0, 256, (7, 6, 5, 3), dtype=np.uint8)
@@ -51,6 +56,97 @@ def test_a_folder_of_splits_gives_the_split(tmp_path):
         parse_dataset(f"folder:{tmp_path}", "val")
 
 
+def linked(path, target):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def test_links_to_folders_elsewhere_are_followed(tmp_path):
+    save(tmp_path / "elsewhere" / "deep" / "x.png")
+    save(tmp_path / "data" / "cat" / "a.png")
+    linked(tmp_path / "data" / "cat" / "more", tmp_path / "elsewhere")
+    linked(tmp_path / "data" / "dog", tmp_path / "elsewhere" / "deep")
+    linked(tmp_path / "data" / "emu", tmp_path / "elsewhere")
+    data = parse_dataset(f"folder:{tmp_path / 'data'}")
+    # Two classes may show the same pictures.
+    assert data.ids == ["cat/a.png", "cat/more/deep/x.png", "dog/x.png", "emu/deep/x.png"]
+    assert data.labels.tolist() == [0, 0, 1, 2]
+    assert data.image(1).size == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("links", "adds"),
+    [
+        ({"cat/up": ".."}, []),
+        ({"cat/up": "../.."}, []),
+        ({"cat/again": "."}, []),
+        ({"cat/itself": "itself"}, []),
+        ({"cat/in/up": ".."}, []),
+        ({"cat/in/up": "../..", "cat/up": "..", "dog/up": ".."}, []),
+        ({"cat/one": "in", "cat/two": "in"}, []),
+        ({"cat/in/over": "../on", "cat/on/back": "../in"}, []),
+        ({"cat/to": "../dog", "dog/to": "../cat"}, ["cat/to/y.png", "dog/to/in/x.png", "dog/to/x.png"]),
+        ({"back": "."}, []),
+    ],
+)
+def test_links_that_lead_back_come_to_an_end(tmp_path, links, adds):
+    root = tmp_path / "only" / "data"
+    own = ["cat/in/x.png", "cat/x.png", "dog/y.png"]
+    for name in own:
+        save(root / name)
+    for name, target in links.items():
+        linked(root / name, target)
+    data = parse_dataset(f"folder:{root}")
+    assert sorted(data.ids) == sorted(own + adds)
+    assert all(data.class_names[data.label(at)] == name.split("/")[0] for at, name in enumerate(data.ids))
+
+
+def reachable(folder, root):
+    """The slow twin: the real files that links and folders lead to, but for those back to the root."""
+    real, below, todo = os.path.realpath, set(), [folder]
+    while todo:
+        here = real(todo.pop())
+        if here == real(root) or here in below:
+            continue
+        below.add(here)
+        todo += [entry.path for entry in os.scandir(here) if entry.is_dir()]
+    return {real(entry) for here in below for entry in os.scandir(here) if entry.is_file()}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_links_there_are_a_class_shows_each_picture_once(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    root = tmp_path / "data"
+    folders = [root / "a", root / "b", tmp_path / "elsewhere", root / "a" / "in", root / "b" / "in" / "deep"]
+    for folder in folders:
+        save(folder / "x.png")
+    for number in range(12):
+        target = [root, *folders][rng.integers(6)]
+        linked(folders[rng.integers(5)] / f"{rng.integers(10)}{number}", target)
+    data = parse_dataset(f"folder:{root}")
+    for name in "ab":
+        mine = [root / each for each in data.ids if each.startswith(f"{name}/")]
+        assert sorted(map(os.path.realpath, mine)) == sorted(reachable(root / name, root))
+    own = [path.relative_to(root).as_posix() for path in root.rglob("x.png") if path.resolve() == path]
+    assert set(own) <= set(data.ids)
+    assert data.ids == parse_dataset(f"folder:{root}").ids
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out_in_silence(tmp_path, monkeypatch):
+    save(tmp_path / "cat" / "a.png")
+    save(tmp_path / "dog" / "locked" / "b.png")
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refusing)
+    with pytest.raises(CostcertError, match=r"cannot read the folder .*locked: permission denied"):
+        parse_dataset(f"folder:{tmp_path}")
+
+
 @pytest.mark.parametrize("damage", [b"no image at all", b"", None, "half"])
 def test_a_corrupt_image_is_named(tmp_path, damage):
     path = save(tmp_path / "cat" / "bad.jpg", RNG.integers(0, 256, (90, 90, 3), dtype=np.uint8))
@@ -84,6 +180,176 @@ def test_the_digest_tells_images_apart_and_nothing_else(tmp_path):
     }
     assert len(digests) == 4
     assert ArrayDataset("another name", PIXELS, range(7)).digest() in digests
+
+
+def repaint(path):
+    """Change one pixel of an uncompressed picture in place: neither its size nor its time tells."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("kind", ["folder", "imagenet"])
+def test_one_pixel_of_one_file_is_another_digest(tmp_path, kind):
+    for synset in SYNSETS:
+        for name in "ab":
+            save(tmp_path / synset / f"{name}.ppm", PIXELS[1])
+    before = parse_dataset(f"{kind}:{tmp_path}")
+    digest = before.digest()
+    assert parse_dataset(f"{kind}:{tmp_path}").digest() == digest
+    repaint(tmp_path / SYNSETS[1] / "b.ppm")
+    after = parse_dataset(f"{kind}:{tmp_path}")
+    assert after.digest() != digest
+    changed = [before.ids[at] for at in range(6) if before.fingerprint(at) != before.fingerprint(0)]
+    assert changed == [f"{SYNSETS[1]}/b.ppm"]
+    assert before.digest() == after.digest()
+    assert limited(before, 6).digest() == after.digest()
+
+
+def test_a_begun_run_is_not_completed_with_other_pictures(tmp_path):
+    for number in range(4):
+        save(tmp_path / "data" / "abcd"[number] / "x.pgm", PIXELS[number, ..., 0])
+    out, words = tmp_path / "votes", f"folder:{tmp_path / 'data'}"
+    vote(Tiny(), parse_dataset(words), "columns:3", out=out, shard_size=2)
+    (out / "shard-00001.parquet").unlink()
+    done = (out / "shard-00000.parquet").read_bytes()
+    repaint(tmp_path / "data" / "a" / "x.pgm")
+    with pytest.raises(CostcertError, match=r"holds another run: its made\.data\.digest is"):
+        vote(Tiny(), parse_dataset(words), "columns:3", out=out)
+    assert (out / "shard-00000.parquet").read_bytes() == done
+    assert not (out / "shard-00001.parquet").exists()
+
+
+def test_files_are_hashed_once_and_again_when_they_were_written_to(tmp_path, monkeypatch):
+    for name in "abc":
+        save(tmp_path / "cat" / f"{name}.ppm")
+    read, sha256 = [], files._sha256
+    monkeypatch.setattr(files, "_sha256", lambda path: (read.append(path.name), sha256(path))[1])
+    data = parse_dataset(f"folder:{tmp_path}")
+    first = data.digest()
+    assert (data.digest(), limited(data, 2).about()["images"]) == (first, 2)
+    assert sorted(read) == ["a.ppm", "b.ppm", "c.ppm"]
+    # Longer than before, because some clocks of disks tick slowly.
+    (tmp_path / "cat" / "b.ppm").write_bytes(b"P6 of another length")
+    assert data.digest() != first
+    assert sorted(read) == ["a.ppm", "b.ppm", "b.ppm", "c.ppm"]
+
+
+def test_a_file_that_cannot_be_read_has_a_fingerprint_of_its_own(tmp_path):
+    for name in ("gone", "pipe", "there"):
+        save(tmp_path / "cat" / f"{name}.png")
+    (tmp_path / "cat" / "endless.png").symlink_to("/dev/zero")
+    (tmp_path / "cat" / "itself.png").symlink_to("itself.png")
+    data = parse_dataset(f"folder:{tmp_path}")
+    whole = data.digest()
+    (tmp_path / "cat" / "gone.png").unlink()
+    (tmp_path / "cat" / "pipe.png").unlink()
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    assert data.digest() != whole
+    odd = [Path(data.ids[at]).stem for at in range(len(data)) if data.fingerprint(at) == UNREADABLE]
+    assert odd == ["endless", "gone", "itself", "pipe"]
+
+
+def test_a_store_is_asked_for_the_bytes_once(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec", reason="stores need fsspec")
+    store = fsspec.filesystem("memory")
+    content = save(tmp_path / "cat" / "a.ppm").read_bytes()
+    read, sha256 = [], files._sha256
+    monkeypatch.setattr(files, "_sha256", lambda path: (read.append(path.name), sha256(path))[1])
+    digests = []
+    for end in (content[-1], content[-1] ^ 1):
+        store.pipe_file("/hashed/photos/cat/a.ppm", content[:-1] + bytes([end]))
+        data = parse_dataset("folder:memory://hashed/photos")
+        digests += [data.digest(), data.digest()]
+    assert digests[:1] * 2 + digests[2:3] * 2 == digests
+    assert digests[1] != digests[2]
+    assert digests[0] == parse_dataset(f"folder:{tmp_path}").digest()
+    assert read == ["a.ppm"] * 3
+
+
+class Shown(Dataset):
+    """Pictures of a data set that says nothing more of them."""
+
+    def __init__(self, *pictures):
+        super().__init__("shown", [str(at) for at in range(len(pictures))], [0] * len(pictures))
+        self.pictures, self.asked = pictures, 0
+
+    def image(self, index):
+        self.asked += 1
+        if self.pictures[index] is None:
+            raise ImageError("damaged")
+        return self.pictures[index]
+
+
+def test_a_data_set_that_says_nothing_is_known_by_its_pixels(tmp_path):
+    grey, coloured = (Image.fromarray(PIXELS[0, ..., 0]) for _ in range(2))
+    coloured.putpalette([*range(256)] * 3)
+    recoloured = coloured.copy()
+    recoloured.putpalette([*range(255), 0] * 3)
+    turned = Image.frombytes("L", grey.size[::-1], grey.tobytes())
+    path = save(tmp_path / "half.png", RNG.integers(0, 256, (90, 90, 3), dtype=np.uint8))
+    path.write_bytes(path.read_bytes()[:900])
+    with Image.open(path) as half:
+        data = Shown(grey, grey.copy(), turned, coloured, recoloured, None, half)
+        prints = [data.fingerprint(at) for at in range(7)]
+    assert prints[0] == prints[1]
+    assert len(set(prints[1:6])) == 5
+    assert prints[5:] == [UNREADABLE] * 2
+    assert data.digest() == Shown(*data.pictures[:6], None).digest()
+    # Decoding is what costs, so it is done once.
+    assert data.asked == 7
+
+
+def test_a_picture_of_another_shape_is_another_picture():
+    wide = ArrayDataset("p", PIXELS[:, :2, :3, 0], [0] * 7)
+    tall = ArrayDataset("p", PIXELS[:, :2, :3, 0].reshape(7, 3, 2), [0] * 7)
+    assert wide.digest() != tall.digest()
+
+
+def digest_of_the_hub(monkeypatch, pixels, labels):
+    rows = [{"x": Image.fromarray(each), "y": label} for each, label in zip(pixels, labels, strict=True)]
+    features = {"x": feature("Image"), "y": feature("ClassLabel", names=["a", "b", "c"])}
+    hub_with(Table(rows, **features), monkeypatch)
+    return parse_dataset("hf:someone/clothes").digest()
+
+
+def digest_of(kind, folder, pixels, labels, monkeypatch):
+    """Of these grey pictures as data of this kind."""
+    if kind == "hf":
+        return digest_of_the_hub(monkeypatch, pixels, labels)
+    if kind == "npz":
+        np.savez(folder / "d.npz", images=pixels, labels=labels)
+        return parse_dataset(f"npz:{folder / 'd.npz'}").digest()
+    if kind == "torchvision:GTSRB":
+        images = folder / "gtsrb" / "GTSRB" / "Final_Test" / "Images"
+        for at, each in enumerate(pixels):
+            save(images / f"{at}.ppm", np.repeat(each[..., None], 3, axis=2))
+        rows = [f"{at}.ppm;{label}\n" for at, label in enumerate(labels)]
+        (folder / "gtsrb" / "GT-final_test.csv").write_text("Filename;ClassId\n" + "".join(rows))
+        return parse_dataset(f"{kind}@{folder}").digest()
+    raw = folder / "MNIST" / "raw" if kind == "torchvision:MNIST" else folder
+    for stem in ("train", "t10k"):
+        idx_file(raw / f"{stem}-images-idx3-ubyte", pixels, compress=False)
+        idx_file(raw / f"{stem}-labels-idx1-ubyte", labels, compress=False)
+    return parse_dataset(f"idx:{folder}" if kind == "idx" else f"{kind}@{folder}").digest()
+
+
+@pytest.mark.parametrize("kind", ["npz", "idx", "hf", "torchvision:MNIST", "torchvision:GTSRB"])
+def test_every_kind_of_data_tells_pixels_and_labels_apart(tmp_path, monkeypatch, kind):
+    pixels, labels = PIXELS[:3, :, :, 0], [0, 2, 1]
+    other = pixels.copy()
+    other[1, 2, 3] ^= 1
+    digests = []
+    for number, given in enumerate(
+        ((pixels, labels), (pixels, labels), (other, labels), (pixels, [0, 2, 2]))
+    ):
+        (tmp_path / str(number)).mkdir()
+        digests.append(digest_of(kind, tmp_path / str(number), *given, monkeypatch))
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
 
 
 def test_npz(tmp_path):

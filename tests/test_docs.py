@@ -222,3 +222,49 @@ def test_what_extending_registers_is_found(tmp_path, monkeypatch):
     certificates = cc.certify(votes, 3, ["top-one", "costcert"])
     assert certificates.min_k("top-one", 3).tolist() == [1, 3]
     assert certificates.rank("top-one", 3).tolist() == [1, 2]
+
+
+def resizing():
+    if not installed("PIL"):
+        pytest.skip("docs/resizing.py needs Pillow")
+    return script(ROOT / "docs" / "resizing.py")
+
+
+def test_what_resizing_does_is_as_the_page_says():
+    printed = "\n".join(resizing().rows())
+    page = (ROOT / "docs" / "soundness.md").read_text(encoding="utf-8")
+    assert f"\n\n{printed}\n\n" in page, "run python docs/resizing.py"
+    # The sentence that the table is about.
+    assert "| 2 px of 32 | `2/32`: 14 px | bicubic | 24 to 34 |" in printed
+    assert "up to 34 × 34, or 40 × 40" in page
+
+
+def changed_side(how, patch, original, rng):
+    """The largest side of what changes at the input, with the patch at any place at all."""
+    from PIL import Image
+
+    largest = 0
+    clean = rng.integers(100, 156, (original, original), dtype=np.uint8)
+    before = how.prepare(Image.fromarray(clean))
+    for top, left in np.ndindex((original - patch + 1,) * 2):
+        rewritten = clean.copy()
+        rewritten[top : top + patch, left : left + patch] = rng.choice([0, 255])
+        changed = (how.prepare(Image.fromarray(rewritten)) != before).any(axis=2)
+        for axis in (0, 1):
+            where = np.flatnonzero(changed.any(axis=axis))
+            largest = max(largest, 0 if len(where) == 0 else where[-1] - where[0] + 1)
+    return largest
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_patch_of_an_original_reaches_further_than_is_said(seed):
+    """Pictures that grow and such that shrink, of all interpolations, whole and cut."""
+    rng, tool = np.random.default_rng(seed), resizing()
+    interpolation = list(tool.REACH)[seed % 6]
+    original, side = int(rng.integers(4, 18)), int(rng.integers(6, 40))
+    patch, part = int(rng.integers(1, min(4, original))), float(rng.choice([0.7, 0.875, 0.9, 1.0]))
+    how = tool._fitted(side, "center", part, interpolation)
+    limit = tool.at_most(how, patch, original)
+    found = changed_side(how, patch, original, rng)
+    assert tool.measured(how, patch, original)[1] <= limit
+    assert limit - 2 <= found <= limit

@@ -16,13 +16,15 @@ from typer.testing import CliRunner
 
 from costcert.cli import app
 from costcert.datasets.arrays import ArrayDataset
+from costcert.datasets.base import ImageError
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.models.architectures import build
 from costcert.models.loading import load_model
+from costcert.models.preprocessing import Preprocessing
 from costcert.models.strips import StripNet, _near
 from costcert.recipes import PRESETS, Recipe, find_recipe
-from costcert.training import CHECKPOINT, Trainer, augmented, draw, loss_of, vote_loss
+from costcert.training import CHECKPOINT, Prepared, Trainer, augmented, draw, loss_of, vote_loss
 from costcert.voting import vote
 
 # Tests run side by side; networks this small gain nothing from a second thread.
@@ -43,7 +45,7 @@ def stripes(count=96, seed=0):
     )
 
 
-def trainer(folder, recipe):
+def trainer(folder, recipe, **how):
     torch.manual_seed(recipe.seed)
     built = build("strip:small", num_classes=2, ablation=ABLATION, image_size=8, channels=1)
     return Trainer(
@@ -53,6 +55,7 @@ def trainer(folder, recipe):
         recipe,
         folder,
         identity={"recipe": recipe.to_json()},
+        **how,
     )
 
 
@@ -86,6 +89,88 @@ def test_a_resumed_run_ends_like_one_that_was_never_stopped(tmp_path):
     assert [epoch.number for epoch in seen] == [3]
     for name, weights in whole.state_dict().items():
         assert torch.equal(weights, resumed.state_dict()[name]), name
+
+
+class Counted(ArrayDataset):
+    """Notes every image that is asked for, in whatever process."""
+
+    def __init__(self, path, data, damaged=None):
+        super().__init__("counted", data.images, data.labels, class_names=data.class_names)
+        self.path, self.damaged = path, damaged
+
+    def image(self, index):
+        with self.path.open("a") as notes:
+            notes.write(f"{index}\n")
+        if index == self.damaged:
+            raise ImageError(f"{self.ids[index]} cannot be read")
+        return super().image(index)
+
+    def asked(self):
+        return sorted(map(int, self.path.read_text().split()))
+
+
+# Of machines with one core, and of forks beside the threads of other tests.
+with_workers = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:.*multi-threaded, use of fork"
+)
+
+
+@with_workers
+def test_every_image_is_prepared_once_with_and_without_workers(tmp_path, monkeypatch):
+    weights = {}
+    for workers in (0, 2):
+        shown = Counted(tmp_path / f"train {workers}", stripes(90))
+        checked = Counted(tmp_path / f"validation {workers}", stripes(40, seed=9))
+        weights[workers] = trainer(tmp_path / str(workers), QUICK, workers=workers).fit(shown, checked)
+        assert len(shown.asked()) == len(set(shown.asked())) > 80
+        assert checked.asked() == list(range(40))
+    # What does not fit in memory is prepared in every epoch, and gives the same network.
+    monkeypatch.setattr("costcert.training._IN_MEMORY", 90 * 8 * 8 - 1)
+    large = Counted(tmp_path / "large", stripes(90))
+    weights["large"] = trainer(tmp_path / "anew", QUICK, workers=2).fit(large, stripes(40, seed=9))
+    assert len(large.asked()) == 3 * 80
+    for name, expected in weights.pop(0).state_dict().items():
+        assert all(torch.equal(each.state_dict()[name], expected) for each in weights.values()), name
+
+
+@with_workers
+def test_what_workers_prepare_is_what_each_image_is_prepared_to():
+    data, preprocessing = stripes(50), Preprocessing((5, 6), mean=(0.5,), std=(0.5,), channels=1)
+    order = np.random.default_rng(0).permutation(50).tolist()
+    prepared = Prepared(data, preprocessing, order=order, workers=2)
+    # Asked for in another order than was said, and twice.
+    for index in [*range(50), 7]:
+        pixels, label = prepared[index]
+        assert np.array_equal(pixels.numpy(), preprocessing.prepare(data.image(index)))
+        assert label == data.label(index)
+
+
+@with_workers
+def test_an_image_that_no_worker_can_read_is_one_sentence(tmp_path):
+    for workers in (0, 2):
+        data = Counted(tmp_path / f"notes {workers}", stripes(), damaged=20)
+        with pytest.raises(ImageError, match=r"\A00020 cannot be read\Z"):
+            trainer(tmp_path / str(workers), QUICK, workers=workers).fit(data, None)
+
+
+def test_the_data_of_a_training_are_hashed_once(tmp_path, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(
+        "costcert.datasets.base.Dataset.digest", lambda data: (hashed.append(data.name), "d")[1]
+    )
+    np.savez(tmp_path / "d.npz", images=stripes().images, labels=stripes().labels)
+    ask = [
+        "train",
+        "--model",
+        "strip:small",
+        "--data",
+        f"npz:{tmp_path / 'd.npz'}",
+        "--ablation",
+        "columns:3",
+    ]
+    result = CliRunner().invoke(app, [*ask, "--epochs", "1", "--out", str(tmp_path / "model")])
+    assert result.exit_code == 0, result.output
+    assert hashed == ["npz:d.npz (without 10 held out, seed 0)", "npz:d.npz (limit 10, seed 0)"]
 
 
 def test_another_recipe_into_the_same_folder_is_refused(tmp_path):

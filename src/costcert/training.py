@@ -31,8 +31,11 @@ from costcert.store.files import join_manifest, whole_file
 VERSION = 1
 CHECKPOINT = "checkpoint.pt"
 
-# Prepared images of up to so many bytes are kept in memory.
+# Prepared images of up to so many bytes are kept in memory; of larger data each epoch prepares all anew.
 _IN_MEMORY = 4 << 30
+
+# How many images a worker hands over at a time.
+_HANDED_OVER = 16
 
 # How sharply the loss of a vote turns where the lead suffices, and what makes it about as large as that of
 # mutants.
@@ -51,26 +54,80 @@ class Epoch(NamedTuple):
 
 
 class Prepared(Dataset[tuple[Tensor, int]]):
-    """A data set as the network's input, [H, W, C] whole pixels; small ones are prepared once."""
+    """A data set as the network's input, [H, W, C] whole pixels; what fits in memory is prepared once.
 
-    def __init__(self, images: Images, preprocessing: Preprocessing) -> None:
+    Args:
+        order: how images are asked for at first, which is how workers prepare them ahead.
+        workers: processes that prepare images.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        preprocessing: Preprocessing,
+        *,
+        order: Sampler[int] | None = None,
+        workers: int = 0,
+    ) -> None:
         self._images = images
         self._prepare = preprocessing.prepare
         height, width = preprocessing.image_size
-        self._kept: dict[int, npt.NDArray[np.uint8]] | None = None
-        if len(images) * height * width * preprocessing.channels <= _IN_MEMORY:
-            self._kept = {}
+        fits = len(images) * height * width * preprocessing.channels <= _IN_MEMORY
+        self._kept: dict[int, npt.NDArray[np.uint8]] | None = {} if fits else None
+        # What a worker keeps, no other process sees: so what is to be kept is handed over to this one, and
+        # whoever loads from here needs no workers of its own.
+        self.workers = 0 if fits else workers
+        self._ahead = self._handed_over(order, workers) if fits and workers else iter(())
 
     def __len__(self) -> int:
         return len(self._images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        pixels = None if self._kept is None else self._kept.get(index)
-        if pixels is None:
-            pixels = self._prepare(self._images.image(index))
-            if self._kept is not None:
-                self._kept[index] = pixels
-        return torch.from_numpy(pixels), self._images.label(index)
+        return torch.from_numpy(self._pixels(index)), self._images.label(index)
+
+    def _pixels(self, index: int) -> npt.NDArray[np.uint8]:
+        if self._kept is None:
+            return self._prepare(self._images.image(index))
+        if index not in self._kept:
+            for number, pixels in self._ahead:
+                self._kept[number] = pixels
+                if number == index:
+                    break
+            else:
+                self._kept[index] = self._prepare(self._images.image(index))
+        return self._kept[index]
+
+    def _handed_over(
+        self, order: Sampler[int] | None, workers: int
+    ) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+        loader = DataLoader(
+            _Numbered(self._images, self._prepare),
+            batch_size=_HANDED_OVER,
+            sampler=order,
+            num_workers=workers,
+            # Chance of its own: training must draw the same numbers whether or not images are kept already.
+            generator=torch.Generator(),
+        )
+        try:
+            for numbers, pixels in loader:
+                # Copied, because what workers hand over lies in shared memory, of which there is little.
+                yield from zip(numbers.tolist(), map(np.copy, pixels.numpy()), strict=True)
+        except CostcertError:
+            # A worker's error comes as a page of text: prepared here, the same image is one sentence.
+            return
+
+
+class _Numbered(Dataset[tuple[int, npt.NDArray[np.uint8]]]):
+    """What workers prepare: an image's number, so that nobody confuses them, and its pixels."""
+
+    def __init__(self, images: Images, prepare: Callable[[Any], npt.NDArray[np.uint8]]) -> None:
+        self._images, self._prepare = images, prepare
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[int, npt.NDArray[np.uint8]]:
+        return index, self._prepare(self._images.image(index))
 
 
 class Trainer:
@@ -120,16 +177,19 @@ class Trainer:
         """Train from where the folder stands to the last epoch; returns the network to be saved."""
         recipe, accelerator = self.recipe, self._accelerator
         order = _Shuffled(len(train), recipe.seed)
+        prepared = Prepared(train, self._preprocessing, order=order, workers=self._workers)
         loader = DataLoader(
-            Prepared(train, self._preprocessing),
+            prepared,
             batch_size=recipe.batch_size,
             sampler=order,
             drop_last=len(train) >= recipe.batch_size,
-            num_workers=self._workers,
+            num_workers=prepared.workers,
         )
         optimizer = _optimizer(self._plain, recipe)
         model, optimizer, loader = accelerator.prepare(self._plain, optimizer, loader)
-        checked = None if validation is None else Prepared(validation, self._preprocessing)
+        checked = None
+        if validation is not None:
+            checked = Prepared(validation, self._preprocessing, workers=self._workers)
         begun = self._resume(optimizer)
         after_images(begun * len(train))
         steps = len(loader)
@@ -187,7 +247,7 @@ class Trainer:
         right = total = 0
         device = next(module.parameters()).device
         with torch.inference_mode():
-            for pixels, labels in DataLoader(images, batch_size=256):
+            for pixels, labels in DataLoader(images, batch_size=256, num_workers=images.workers):
                 chosen = [self.regions[i] for i in rng.integers(len(self.regions), size=len(pixels))]
                 logits = module(self._preprocessing.normalise(pixels.to(device)), chosen)
                 right += int((logits.argmax(1).cpu() == labels).sum())

@@ -121,7 +121,7 @@ def run(request: Request) -> None:
         )
     training = {
         "command": "costcert " + " ".join(sys.argv[1:]),
-        "data": train.about(),
+        "data": identity["data"],
         "recipe": recipe.to_json(),
         "validation": history[-1].validation if history else None,
     }

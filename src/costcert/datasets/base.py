@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,14 @@ from costcert.votes import MOST_CLASSES, as_labels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+# The fingerprint of an image that cannot be read: whoever needs the image is told why by `image`.
+UNREADABLE = "unreadable"
+
+# Threads that read images for their fingerprints, and how many each takes at a time. Disks and stores are
+# waited for more than cores are.
+_READERS = 16
+_AT_A_TIME = 16
 
 
 class ImageError(CostcertError):
@@ -59,6 +68,7 @@ class Dataset(ABC):
             broken = self.ids[error.object[: error.start].count("\n")]
             raise CostcertError(f"{broken!r} of {name} is no valid Unicode: rename that file") from None
         self.num_classes = int(self.labels.max()) + 1 if self.class_names is None else known
+        self._seen: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,14 +84,37 @@ class Dataset(ABC):
         """The image, decoded; raises `ImageError`, which names it, where that fails."""
 
     def fingerprint(self, index: int) -> str:
-        """Something cheap that is likely to change when the image does."""
-        return ""
+        """What changes whenever the image does; it does not raise for an image that cannot be read.
+
+        Here a hash of the pixels, made once: a subclass whose images may change meanwhile looks again.
+        """
+        if index not in self._seen:
+            self._seen[index] = self._hash_of_pixels(index)
+        return self._seen[index]
 
     def digest(self) -> str:
         """Tells these images from any others: a hash of ids, labels and fingerprints."""
         total = hashlib.sha256()
-        for index, name in enumerate(self.ids):
-            total.update(f"{name}\t{self.label(index)}\t{self.fingerprint(index)}\n".encode())
+        parts = [range(len(self))[at : at + _AT_A_TIME] for at in range(0, len(self), _AT_A_TIME)]
+        with ThreadPoolExecutor(_READERS) as readers:
+            for part, found in zip(parts, readers.map(self._fingerprints, parts), strict=True):
+                for index, fingerprint in zip(part, found, strict=True):
+                    total.update(f"{self.ids[index]}\t{self.label(index)}\t{fingerprint}\n".encode())
+        return total.hexdigest()
+
+    def _fingerprints(self, part: range) -> list[str]:
+        return [self.fingerprint(index) for index in part]
+
+    def _hash_of_pixels(self, index: int) -> str:
+        try:
+            image = self.image(index)
+            with reading(self.ids[index]):
+                pixels = image.tobytes()
+        except ImageError:
+            return UNREADABLE
+        # The same bytes are another picture in another shape or with other colours.
+        total = hashlib.sha256(f"{image.mode} {image.size} {image.getpalette()}\n".encode())
+        total.update(pixels)
         return total.hexdigest()
 
     def about(self) -> dict[str, Any]:
