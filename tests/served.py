@@ -9,20 +9,25 @@ from costcert.explorer.serving import address, listening, server
 
 
 @contextmanager
-def served(exhibit, **options):
-    """The address of a service over this exhibit, while the block runs."""
+def running(app):
+    """The address of this app, while the block runs."""
     socket = listening("127.0.0.1", 0)
-    running = server(create_app(exhibit, **options))
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [socket]}, daemon=True)
+    serving = server(app)
+    thread = threading.Thread(target=serving.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     try:
         end = time.monotonic() + 20
-        while not running.started:
+        while not serving.started:
             assert thread.is_alive(), "the service did not start"
             assert time.monotonic() < end, "the service did not start in 20 s"
             time.sleep(0.01)
         yield address(socket, "127.0.0.1")
     finally:
-        running.should_exit = True
+        serving.should_exit = True
         thread.join(20)
         socket.close()
+
+
+def served(exhibit, **options):
+    """The address of a service over this exhibit, while the block runs."""
+    return running(create_app(exhibit, **options))

@@ -20,9 +20,10 @@ import costcert as cc
 from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
 from costcert.cli import app
-from costcert.commands import vote
+from costcert.commands import spreading, vote
 from costcert.commands.attack import AttackJob
-from costcert.engines import find_engine, on_slurm
+from costcert.commands.spreading import Spread
+from costcert.engines import Resources, find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
 from costcert.engines.on_local import place
 from costcert.errors import CostcertError, VotesError
@@ -139,6 +140,72 @@ def test_unknown_engines_and_options():
         with pytest.raises(CostcertError, match="write it like partition=gpu"):
             parse_options([text])
     assert parse_options(["partition=gpu", "mem_gb=8"]) == {"partition": "gpu", "mem_gb": "8"}
+
+
+# Of what is not there: what is refused at once is refused before that is found out.
+WORDS = {
+    "certify": ["nowhere", "--patch", "2"],
+    "vote": ["--model", "nobody", "--data", "nothing"],
+    "attack": ["--model", "nobody", "--data", "nothing", "--patch", "2"],
+}
+
+
+def refused(command, out, *words):
+    result = CliRunner().invoke(app, [command, *WORDS[command], "--out", str(out), *words])
+    assert result.exit_code == 2, result.output
+    assert not out.exists()
+    (said,) = result.stderr.splitlines()
+    return said.removeprefix("costcert: ")
+
+
+@pytest.mark.parametrize("command", WORDS)
+def test_what_the_local_engine_would_not_heed_is_refused(command, tmp_path):
+    out = tmp_path / "out"
+    # The numbers that other engines take by default are no less in vain.
+    for words in (["--workers", "1"], ["--cpus", "1"], ["--gpus", "0"], ["--engine-option", "partition=gpu"]):
+        assert refused(command, out, *words).startswith(f"{words[0]} is for --engine ray or slurm: ")
+        assert refused(command, out, "--engine", "local", *words).startswith(f"{words[0]} is for --engine ")
+    assert refused(command, out, "--gpus", "1", "--workers", "2") == (
+        "--workers and --gpus are for --engine ray or slurm: name one of these, or leave them out, because "
+        "the local engine is this one process"
+    )
+
+
+@pytest.mark.parametrize("command", WORDS)
+@pytest.mark.parametrize(
+    ("engine", "gpus"),
+    [("slurm", "0.5"), ("slurm", "1.5"), ("slurm", "inf"), ("ray", "1.5"), ("ray", "inf")],
+)
+def test_a_part_of_a_gpu_is_refused_where_there_is_none(command, engine, gpus, tmp_path):
+    said = refused(command, tmp_path / "out", "--engine", engine, "--gpus", gpus)
+    assert f"gives whole GPUs{' or a part of one' * (engine == 'ray')}, and not {gpus} of them: " in said
+
+
+def test_engines_get_what_was_asked_and_one_core_otherwise(tmp_path, monkeypatch):
+    heard = []
+    monkeypatch.setattr(
+        spreading, "find_engine", lambda name: lambda job, shards, how, tell: heard.append(how)
+    )
+    monkeypatch.setattr(spreading, "wait_until", lambda done: None)
+
+    class Nothing:
+        folder, num_images = tmp_path / "votes", 0
+        missing = seal = lambda *_: []
+
+    def resources(*how):
+        spreading.spread(Spread(*how), None, "voting", begin=Nothing)
+        return (heard[-1].workers, heard[-1].cpus, heard[-1].gpus)
+
+    assert resources() == resources("ray") == resources("slurm") == (None, 1, 0)
+    assert resources("ray", 3, 2, 0.5) == (3, 2, 0.5)
+    assert resources("slurm", 3, 2, 4) == (3, 2, 4)
+
+
+def test_slurm_itself_takes_no_part_of_a_gpu(tmp_path):
+    for gpus in (0.5, 2.5):
+        with pytest.raises(CostcertError, match=f"SLURM gives whole GPUs, and not {gpus} of them"):
+            find_engine("slurm")(Writing(tmp_path), [0], Resources(gpus=gpus, logs=tmp_path), print)
+    assert not written(tmp_path)
 
 
 def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_path):

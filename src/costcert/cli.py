@@ -40,8 +40,8 @@ ShardSize = Annotated[int | None, typer.Option("--shard-size", min=1, help="Imag
 # What every command asks whose shards may be made elsewhere.
 EngineName = Annotated[str, typer.Option("--engine", help="Who makes the shards: local, ray or slurm.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that the engine uses.")]
-Cpus = Annotated[int, typer.Option("--cpus", min=1, help="Cores of each of them.")]
-Gpus = Annotated[float, typer.Option("--gpus", min=0, help="GPUs of each of them.")]
+Cpus = Annotated[int | None, typer.Option("--cpus", min=1, help="Cores of each of them.")]
+Gpus = Annotated[float | None, typer.Option("--gpus", min=0, help="GPUs of each of them.")]
 EngineOptions = Annotated[
     list[str] | None, typer.Option("--engine-option", help="For the engine, as in partition=gpu; repeatable.")
 ]
@@ -156,8 +156,8 @@ def certify(
     ] = None,
     engine: EngineName = "local",
     workers: Workers = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     engine_option: EngineOptions = None,
 ) -> None:
     """Certify votes: the rank and min-k of every image, for each defender and patch."""
@@ -260,8 +260,8 @@ def vote(
     ks: Annotated[str, typer.Option("--k", help="List lengths that it has to decide.")] = "1,5",
     engine: EngineName = "local",
     workers: Workers = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     engine_option: EngineOptions = None,
 ) -> None:
     """Ask a model about every mutant of every image, and keep the votes."""
@@ -689,8 +689,8 @@ def attack(
     shard_size: ShardSize = None,
     engine: EngineName = "local",
     workers: Workers = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     engine_option: EngineOptions = None,
 ) -> None:
     """Try to break top-k predictions with patches of real pixels, beside what is certified."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from importlib.util import find_spec
@@ -70,6 +71,7 @@ def run(request: Request) -> None:
     )
     print_accuracy(console, soft.accuracy(), headings, explain=False)
     _explain(console, hard)
+    _suggest(console, request.out)
     _keep(console, request.out, votes, hard, soft)
 
 
@@ -78,9 +80,9 @@ def _keep(console: Console, folder: Location, votes: Votes, hard: Certificates, 
     write_votes(votes, folder / "votes")
     write_certificates(hard, folder / "certs", votes=votes.hard())
     write_certificates(soft, folder / "certs-soft", votes=votes)
-    console.print(f"\nVotes and certificates: {folder}", soft_wrap=True)
+    console.print(f"\nVotes and certificates: {folder}", markup=False, soft_wrap=True)
     if not (find_spec("matplotlib") and find_spec("jinja2")):
-        console.print("For the page with figures: pip install 'costcert[report]', and again.")
+        console.print("For the page with figures: pip install 'costcert[report]', and again.", markup=False)
         return
     page = folder / "report.html"
     write_report(
@@ -88,11 +90,11 @@ def _keep(console: Console, folder: Location, votes: Votes, hard: Certificates, 
             runs=[folder / "certs", folder / "certs-soft"],
             votes=[folder / "votes"] * 2,
             names=["one vote a strip", "soft ballots"],
-            title="What a sticker cannot do to 500 photographs of clothes",
+            title=f"What a sticker cannot do to {len(votes):,} photographs of clothes",
             out=page,
         )
     )
-    console.print(f"The page about them: {page}", soft_wrap=True)
+    console.print(f"The page about them: {page}", markup=False, soft_wrap=True)
 
 
 def _explain(console: Console, certificates: Certificates) -> None:
@@ -105,11 +107,18 @@ def _explain(console: Console, certificates: Certificates) -> None:
         f"the top 3. That is proved, not tried out. Another {lost} images have the right label in the top 3, "
         "but some rewriting of the votes a sticker touches would push it out: no promise is made for them."
     )
+
+
+def _suggest(console: Console, folder: Location) -> None:
+    votes = shlex.quote(str(folder / "votes"))
+    console.print("\n[bold]What to try next.[/bold]")
+    # A path may hold brackets and be long: no markup, and no line breaks inside a command.
     console.print(
-        "\n[bold]What to try next.[/bold]\n"
-        "  costcert certify costcert-demo/votes --patch 2%,rectangle:2x8,2*square:2\n"
-        "  costcert explore costcert-demo/votes   drag a sticker over these images\n"
+        f"  costcert certify {votes} --patch 2%,rectangle:2x8,2*square:2\n"
+        f"  costcert explore {votes}   drag a sticker over these images\n"
         "  costcert report --help           pages, tables and figures\n"
         "  costcert vote --help             votes of your own model and images\n"
-        "  costcert train --help            teach a network to vote on strips"
+        "  costcert train --help            teach a network to vote on strips",
+        markup=False,
+        soft_wrap=True,
     )

@@ -10,8 +10,9 @@ from typing import Protocol, TypeVar
 
 from costcert.commands.progress import bar
 from costcert.engines import Job, Resources, find_engine
-from costcert.engines.base import parse_options
+from costcert.engines.base import check_gpus, parse_options
 from costcert.engines.on_local import place
+from costcert.errors import CostcertError
 from costcert.locations import Location
 
 # Seconds between two looks whether the others are done.
@@ -20,13 +21,31 @@ _PATIENCE = 0.2
 
 @dataclass(frozen=True)
 class Spread:
-    """Who does the work, as asked on the command line."""
+    """Who does the work, as asked on the command line; None where nothing was asked."""
 
     engine: str = "local"
     workers: int | None = None
-    cpus: int = 1
-    gpus: float = 0
+    cpus: int | None = None
+    gpus: float | None = None
     options: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """What no engine would do is refused at once, before a model is loaded."""
+        asked = {
+            "--workers": self.workers,
+            "--cpus": self.cpus,
+            "--gpus": self.gpus,
+            "--engine-option": self.options or None,
+        }
+        given = [name for name, value in asked.items() if value is not None]
+        if self.engine == "local" and given:
+            are, them = ("are", "them") if len(given) > 1 else ("is", "it")
+            raise CostcertError(
+                f"{' and '.join(given)} {are} for --engine ray or slurm: name one of these, or leave {them} "
+                "out, because the local engine is this one process"
+            )
+        if self.engine in ("ray", "slurm") and self.gpus is not None:
+            check_gpus(self.engine, self.gpus)
 
     @property
     def is_spread(self) -> bool:
@@ -67,7 +86,8 @@ def spread(how: Spread, job: Job, doing: str, *, begin: Callable[[], AnyFolder])
 
         # Engines write logs to files of this machine.
         logs = source.folder.with_name("costcert-jobs") if isinstance(source.folder, Path) else None
-        engine(job, missing, Resources(how.workers, how.cpus, how.gpus, options, logs), one_more)
+        resources = Resources(how.workers, how.cpus or 1, how.gpus or 0, options, logs)
+        engine(job, missing, resources, one_more)
         if rank == 0:
             wait_until(lambda: not source.missing())
     if rank == 0:

@@ -73,6 +73,16 @@ def parse_options(texts: Iterable[str]) -> dict[str, str]:
     return options
 
 
+def check_gpus(engine: str, gpus: float) -> None:
+    """Refuse a part of a GPU where the engine would take it for another number."""
+    if not (float(gpus).is_integer() or (engine == "ray" and 0 < gpus < 1)):
+        gives, instead = {
+            "slurm": ("SLURM gives whole GPUs", "ask for 1, or share one with --engine ray"),
+            "ray": ("Ray gives whole GPUs or a part of one", "ask for 0.5 or 2, say"),
+        }[engine]
+        raise CostcertError(f"{gives}, and not {gpus:g} of them: {instead}")
+
+
 @dataclass(frozen=True)
 class Portable:
     """A job with what it takes from its surroundings: the folder it was given in, and its threads."""

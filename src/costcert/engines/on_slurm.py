@@ -14,7 +14,7 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
-from costcert.engines.base import Job, Losses, Portable, Resources, explained, threads_of_numpy
+from costcert.engines.base import Job, Losses, Portable, Resources, check_gpus, explained, threads_of_numpy
 from costcert.errors import CostcertError
 
 # Seconds between two looks at the jobs, and until the result of one that has ended is seen on a slow disk.
@@ -33,6 +33,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[i
 
 
 def _executor(resources: Resources) -> Any:
+    check_gpus("slurm", resources.gpus)
     with explained("submitit", "slurm"):
         import submitit
     options: dict[str, Any] = {"timeout_min": 24 * 60, **_numbers(resources.options)}

@@ -75,6 +75,7 @@ def create_app(
         redoc_url=None,
         responses=problems,
     )
+    app.state.limits = limits
     app.add_middleware(Shield, access=access, counters=counters)
     answer_in_sentences(app)
     _serve_page(app)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import socket
-from typing import TYPE_CHECKING
+import sys
+
+import uvicorn
+from fastapi import FastAPI
 
 from costcert.errors import CostcertError
-
-if TYPE_CHECKING:
-    import uvicorn
-    from fastapi import FastAPI
+from costcert.explorer.bodies import Limits
+from costcert.explorer.connections import connections
 
 PORT = 8710
+# Connections that the system keeps until they are accepted.
+_QUEUE = 512
 
 
 def listening(host: str, port: int | None = None) -> socket.socket:
@@ -44,22 +48,42 @@ def address(bound: socket.socket, host: str) -> str:
 
 
 def server(app: FastAPI) -> uvicorn.Server:
-    import uvicorn
-
-    return uvicorn.Server(
+    """A server of this app, within the limits that the app was made with."""
+    limits: Limits = app.state.limits
+    most = min(limits.connections, _files() // 2)
+    return _Server(
         uvicorn.Config(
             app,
             log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=10,
+            timeout_keep_alive=math.ceil(limits.idle),
             timeout_graceful_shutdown=3,
-            backlog=512,
-            # Connections, most of which are idle; work is bounded by the gates.
-            limit_concurrency=900,
+            # So many are accepted at a time, and a few times as many before the first of them is read and
+            # may make another one leave: few enough that none has to go unread, and files are left to open.
+            backlog=max(1, most // 8),
             ws="none",
             loop="asyncio",
-            http="h11",
+            http=connections(limits, most),
         )
     )
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # The loop takes one number for how many it accepts at a time and how many may queue.
+        for each in sockets or ():
+            each.listen(_QUEUE)
+
+
+def _files() -> int:
+    """How many files, and so connections, this process may have open."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,31 @@
+"""What the demo says about itself is so."""
+
+import re
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from costcert.cli import app
+
+pytest.importorskip("torch", reason="the demo's model needs torch")
+pytest.importorskip("matplotlib", reason="its page needs costcert[report]")
+
+
+def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
+    # Brackets would be markup, and spaces part a word in two.
+    folder = tmp_path / "my [bold]demo"
+    result = CliRunner().invoke(app, ["demo", "--limit", "20", "--out", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "costcert-demo" not in result.stdout
+    page = (folder / "report.html").read_text()
+    assert "What a sticker cannot do to 20 photographs of clothes" in page
+    assert "500 photographs" not in result.stdout + page
+    assert f"The page about them: {folder / 'report.html'}\n" in result.stdout
+    (explore,) = re.findall(r"costcert explore (.+?)   drag", result.stdout)
+    assert shlex.split(explore) == [str(folder / "votes")]
+    # What it suggests can be typed as it stands.
+    (certify,) = re.findall(r"^ *costcert (certify .+)$", result.stdout, re.MULTILINE)
+    certified = CliRunner().invoke(app, shlex.split(certify))
+    assert certified.exit_code == 0, certified.output
+    assert "in % of 20 images" in certified.stdout
