@@ -141,7 +141,40 @@ def digest(network: nn.Module) -> str:
     """sha256 of all weights with their names, types and shapes, whatever file they came from."""
     seen = hashlib.sha256()
     for name, value in sorted(network.state_dict().items()):
-        plain = value.detach().cpu().contiguous()
+        _add(seen, name, value)
+    return f"sha256:{seen.hexdigest()}"
+
+
+def _add(seen: Any, name: str, value: Any) -> None:
+    if isinstance(value, list | tuple):
+        # Quantised layers keep weight and bias together.
+        seen.update(f"{name} {len(value)} parts\n".encode())
+        for place, part in enumerate(value):
+            _add(seen, f"{name}.{place}", part)
+    elif not isinstance(value, Tensor):
+        if not isinstance(value, str | int | float | torch.dtype | torch.qscheme | None):
+            raise CostcertError(
+                f"the weights hold a {type(value).__name__} under {name!r}, so no digest can say which model "
+                "it is: keep numbers and tensors alone in its state"
+            )
+        seen.update(f"{name} {value!r}\n".encode())
+    else:
+        plain = value.detach().cpu()
+        if plain.is_quantized:
+            for part, found in _quantisation(plain).items():
+                _add(seen, f"{name}.{part}", found)
+            plain = plain.int_repr()
+        plain = plain.contiguous()
         seen.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
         seen.update(plain.reshape(-1).view(torch.uint8).numpy())
-    return f"sha256:{seen.hexdigest()}"
+
+
+def _quantisation(weight: Tensor) -> dict[str, Any]:
+    """What the whole numbers of a quantised tensor stand for."""
+    if weight.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return {"scale": weight.q_scale(), "zero": weight.q_zero_point()}
+    return {
+        "scales": weight.q_per_channel_scales(),
+        "zeros": weight.q_per_channel_zero_points(),
+        "axis": weight.q_per_channel_axis(),
+    }
