@@ -21,6 +21,9 @@ from costcert.locations import Location, fetched, locate
 
 Weights = dict[str, Tensor]
 
+# Before, a file could run a program even where weights alone were asked for.
+SAFE_TORCH = "2.10"
+
 # Where training scripts put weights beside their other notes.
 _DRAWERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 
@@ -32,7 +35,7 @@ def read_weights(path: str | Location) -> Weights:
         raise CostcertError(f"the checkpoint {path} is not there")
     try:
         with fetched(path) as file:
-            content = load_file(file) if path.suffix == ".safetensors" else _torch_file(file)
+            content = load_file(file) if path.suffix == ".safetensors" else read_torch_file(file, path)
     except UnpicklingError:
         raise CostcertError(
             f"{path} holds Python objects beside weights, and reading those could run any program: save the "
@@ -53,11 +56,21 @@ def read_weights(path: str | Location) -> Weights:
     return weights
 
 
-def _torch_file(path: Path) -> Any:
+def read_torch_file(file: Path, path: Location) -> Any:
+    """What a torch file on this machine holds, tensors and plain values alone.
+
+    Args:
+        path: what the user calls it.
+    """
+    if torch.__version__ < SAFE_TORCH:
+        raise CostcertError(
+            f"torch {torch.__version__} can be made to run a program by a file like {path}, and "
+            f"{SAFE_TORCH} cannot: upgrade torch, or save the weights as .safetensors"
+        )
     with warnings.catch_warnings():
         # torch wonders about files that it did not write; whether they can be read is said here.
         warnings.simplefilter("ignore")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def fitting(network: nn.Module, weights: Weights) -> Weights:

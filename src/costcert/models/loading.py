@@ -21,6 +21,8 @@ from costcert.models.saved import CARD, load_saved
 from costcert.models.shipped import model_folder
 from costcert.models.torch_classifier import TorchClassifier
 
+ONNX = "onnx:"
+
 
 class _Found(NamedTuple):
     """A model that is there, weights and all."""
@@ -108,7 +110,7 @@ def load_model(
     elif callable(model):
         _refuse("a function", **weights)
         found = _function(model, hide, given)
-    elif str(model).startswith("onnx:"):
+    elif str(model).startswith(ONNX):
         _refuse("an ONNX file", **weights)
         found = _onnx(str(model), hide, given, device)
     elif (folder := trained_folder(model)) is not None:
@@ -208,7 +210,7 @@ def _spelled(
 
 
 def _onnx(spelling: str, hide: str | None, given: _Input, device: str) -> _Found:
-    network = OnnxNetwork(spelling.removeprefix("onnx:"), device)
+    network = OnnxNetwork(spelling.removeprefix(ONNX), device)
     if given.preprocessing is None:
         given = given._replace(
             image_size=given.image_size or network.image_size, channels=network.channels or given.channels
