@@ -156,9 +156,7 @@ def test_rounding_depends_on_the_precision(precision):
     further = (len(images) + 2) * len(TINY_REGIONS) - 1
 
     def moving(share):
-        model = Tiny(drift=share * largest / further)
-        model.precision = precision
-        return model
+        return Tiny(drift=share * largest / further, precision=precision)
 
     refuse_batch_dependence(moving(0.9 * ROUNDING[precision]), images, TINY_REGIONS)
     with pytest.raises(CostcertError, match=f"tiny says .* {DEPENDS}"):
