@@ -393,7 +393,8 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch, capsys):
 
 @pytest.mark.parametrize("soft", [[], ["--soft", "0.5,2"]])
 def test_certify_takes_what_the_probe_measured(tmp_path, monkeypatch, soft):
-    monkeypatch.setattr("costcert.models.loading.load_model", lambda *_, **__: Tiny(drift=5e-4, precision="bfloat16"))
+    model = Tiny(drift=5e-4, precision="bfloat16")
+    monkeypatch.setattr("costcert.models.loading.load_model", lambda *_, **__: model)
     monkeypatch.chdir(tmp_path)
     data = pictures(40)
     np.savez("d.npz", images=data.images, labels=data.labels)
