@@ -728,7 +728,7 @@ def test_other_weights_are_noticed(sample_votes, tmp_path):
     network = build("strip:small", num_classes=10, ablation="columns:4", preprocessing=pixels).mutants.network
     save_model(tmp_path / "model", network, ModelCard("strip:small", 10, pixels, "columns:4", "crop"))
     result = checked(folder, "--model", tmp_path / "model")
-    assert (result.exit_code, "has weights of digest" in result.stdout) == (1, True), result.output
+    assert (result.exit_code, "is not the model that cast these votes" in result.stdout) == (1, True), result.output
 
 
 @pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (64, 1), (64, 2)])

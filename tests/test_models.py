@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,11 +14,12 @@ from onnx import TensorProto, helper
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
+from torch.torch_version import TorchVersion
 
 import costcert as cc
 from costcert.errors import CostcertError, SpellingError, StoreError
 from costcert.models.architectures import build
-from costcert.models.checkpoints import digest, read_weights, start_from
+from costcert.models.checkpoints import SAFE_TORCH, digest, read_weights, start_from
 from costcert.models.hiding import Painted
 from costcert.models.loading import load_model
 from costcert.models.mutants import Mutants
@@ -180,6 +183,34 @@ class TestCheckpoints:
             with pytest.raises(CostcertError, match="could run any program"):
                 read_weights(tmp_path / name)
         assert not (tmp_path / "harm").exists()
+
+    @pytest.mark.parametrize("old", ["2.4.0", "2.5.1+cu124", "2.6.0", "2.9.1", "2.10.0a0"])
+    @pytest.mark.parametrize("name", ["w.pt", "w.pth", "w.bin"])
+    def test_torch_files_need_a_torch_that_cannot_be_tricked(self, tmp_path, monkeypatch, old, name):
+        torch.save({"weight": torch.ones(2)}, tmp_path / name)
+        assert read_weights(tmp_path / name)["weight"].tolist() == [1, 1]
+        monkeypatch.setattr(torch, "__version__", TorchVersion(old))
+        monkeypatch.setattr(torch, "load", None)
+        with pytest.raises(
+            CostcertError, match=rf"torch {re.escape(old)} .*{name}, .* upgrade torch, or save"
+        ):
+            read_weights(tmp_path / name)
+
+    @pytest.mark.parametrize(("version", "works"), [("2.9.1", False), ("2.10.0", True), ("3.0.0+cpu", True)])
+    def test_safetensors_are_read_with_every_torch(self, checkpoint, tmp_path, monkeypatch, version, works):
+        monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+        assert read_weights(checkpoint)
+        torch.save({"weight": torch.ones(2)}, tmp_path / "w.pt")
+        if works:
+            assert read_weights(tmp_path / "w.pt")
+        else:
+            with pytest.raises(CostcertError, match=r"2\.10 cannot"):
+                read_weights(tmp_path / "w.pt")
+
+    def test_no_torch_that_can_be_tricked_is_installed_with_us(self):
+        """Told once for pip and once for those who have another."""
+        project = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+        assert f'"torch>={SAFE_TORCH}"' in project
 
     @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
     @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x02garbage", b"PK\x03\x04"])
@@ -453,7 +484,7 @@ class TestPython:
             (lambda x: np.zeros(len(x)), r"gives shape \[1\] for one picture"),
             (
                 lambda x: np.zeros((1, 4)) if len(x) < 3 else np.zeros((2, 4)),
-                r"shape \[2, 4\] for 14 mutants",
+                r"shape \[2, 4\] for 12 mutants",
             ),
         ],
     )
@@ -531,6 +562,14 @@ class TestOnnx:
             with pytest.raises(CostcertError, match=hide):
                 load_model(f"onnx:{tmp_path / 'm.onnx'}", image_size=32, mean=0, std=1, hide=hide)
 
+    @pytest.mark.parametrize("autocast", [False, True])
+    def test_computes_in_what_the_file_says(self, tmp_path, autocast):
+        onnx_file(tmp_path / "m.onnx", ["n", 3, 32, 32])
+        onnx_file(tmp_path / "half.onnx", ["n", 3, 32, 32], TensorProto.FLOAT16)
+        for name, precision in (("m.onnx", "float32"), ("half.onnx", "float16")):
+            model = load_model(f"onnx:{tmp_path / name}", mean=0.5, std=0.5, autocast=autocast)
+            assert (model.precision, model.about()["precision"]) == (precision, precision)
+
     def test_damaged_files_are_refused(self, tmp_path):
         (tmp_path / "m.onnx").write_bytes(b"nonsense")
         with pytest.raises(CostcertError, match="cannot be read as ONNX"):
@@ -566,6 +605,8 @@ class TestRunning:
 
     def test_batches_shrink_until_they_fit(self):
         calm, glutton = self.model(Glutton(999)), self.model(Glutton(3))
+        for model in (calm, glutton):
+            model.mutants.network.sizes.clear()
         assert np.array_equal(glutton.logits(IMAGES, REGIONS), calm.logits(IMAGES, REGIONS))
         assert glutton.mutants.network.sizes[:4] == [14, 7, 3, 3]
         assert calm.mutants.network.sizes == [14]

@@ -186,6 +186,14 @@ def test_a_damaged_checkpoint_is_said_so(tmp_path):
         first.fit(stripes(), None)
 
 
+def test_a_checkpoint_is_not_read_by_a_torch_that_can_be_tricked(tmp_path, monkeypatch):
+    first = trainer(tmp_path, QUICK)
+    (tmp_path / CHECKPOINT).write_bytes(b"not weights")
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.9.1"))
+    with pytest.raises(CostcertError, match="upgrade torch"):
+        first.fit(stripes(), None)
+
+
 def test_strips_side_by_side_do_not_see_each_other():
     torch.manual_seed(0)
     network = StripNet(3, 32, 4, 5, "tall").eval()

@@ -290,7 +290,7 @@ def test_answers_that_make_no_sense():
 
 
 def test_a_probe_is_measured_once_and_kept(tmp_path):
-    ask = {"model": Tiny(drift=1e-3), "dataset": pictures(), "ablation": ABLATION, "out": tmp_path}
+    ask = {"model": Tiny(drift=1e-6), "dataset": pictures(), "ablation": ABLATION, "out": tmp_path}
     assert vote(**ask).manifest["made"]["probe"] is None
     first = vote(**ask, probe=True).manifest["made"]["probe"]
     assert first["epsilon"] > 0
@@ -401,7 +401,8 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch, capsys):
 
 @pytest.mark.parametrize("soft", [[], ["--soft", "0.5,2"]])
 def test_certify_takes_what_the_probe_measured(tmp_path, monkeypatch, soft):
-    monkeypatch.setattr("costcert.models.loading.load_model", lambda *_, **__: Tiny(drift=2e-3))
+    model = Tiny(drift=5e-4, precision="bfloat16")
+    monkeypatch.setattr("costcert.models.loading.load_model", lambda *_, **__: model)
     monkeypatch.chdir(tmp_path)
     data = pictures(40)
     np.savez("d.npz", images=data.images, labels=data.labels)

@@ -13,14 +13,15 @@ class Tiny(Classifier):
     """Args:
     drift: how far logits move with each further mutant asked for at once.
     pause: seconds for each image, for tests that stop a run.
+    precision: what it says it computes in; in half precision logits may drift further.
     """
 
     num_classes = 4
     image_size = (6, 8)
     channels = 1
 
-    def __init__(self, seed=0, *, drift=0.0, pause=0.0, class_names=None):
-        self.seed, self.drift, self.pause = seed, drift, pause
+    def __init__(self, seed=0, *, drift=0.0, pause=0.0, class_names=None, precision="float32"):
+        self.seed, self.drift, self.pause, self.precision = seed, drift, pause, precision
         self.class_names = class_names
         self.weights = np.random.default_rng(seed).normal(size=(3, self.num_classes)).astype(np.float32)
         self.asked = []

@@ -106,6 +106,7 @@ class Deployed:
                 "nobody noted at what temperature these soft ballots are made: vote once more"
             )
         self.model, self.classifier = model, classifier
+        self._tried_out = False
         self.defender = find(classifier.defender)
         hide = model.about().get("hide")
         if hide != classifier.hide:
@@ -167,8 +168,15 @@ class Deployed:
         """How all mutants vote; where nobody says what the pictures show, label 0 stands in for it."""
         given = [pictures] if isinstance(pictures, Image.Image | np.ndarray) else list(pictures)
         shown = _Pictures(given, np.zeros(len(given), np.int64) if labels is None else labels)
-        poll = Poll(self.model, shown, self.classifier.ablation, soft=self.classifier.soft)
+        poll = Poll(
+            self.model,
+            shown,
+            self.classifier.ablation,
+            soft=self.classifier.soft,
+            try_out=not self._tried_out,
+        )
         (votes,) = poll.shards([range(len(shown))], {}, lambda done: None)
+        self._tried_out = True
         return votes
 
 
@@ -191,7 +199,7 @@ def model_of_run(
             checkpoint=checkpoint,
             device=device,
         )
-    refuse_other_model(model, noted, votes.image_size)
+    refuse_other_model(model, noted, votes.image_size, votes.manifest.get("class_names"))
     return model
 
 

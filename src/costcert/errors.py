@@ -26,6 +26,10 @@ class StoreError(CostcertError):
     """A file or a folder that is missing, foreign, damaged or of another run."""
 
 
+class OtherModelError(CostcertError):
+    """A model that is not the one whose votes are at hand."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the known word most like this one, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -225,21 +225,14 @@ def locate(text: str | Location) -> Location:
 
 
 @contextmanager
-def fetched(path: Location, *beside: str) -> Iterator[Path]:
-    """The file as one of this machine: itself, or a copy that is gone afterwards.
-
-    Args:
-        beside: endings of further files that belong to it, where they are there.
-    """
+def fetched(path: Location) -> Iterator[Path]:
+    """The file as one of this machine: itself, or a copy that is gone afterwards."""
     if isinstance(path, Path):
         yield path
         return
     with TemporaryDirectory(prefix="costcert-") as folder:
         copy = Path(folder) / path.name
         path.fetch(copy)
-        for other in (path.with_name(path.name + ending) for ending in beside):
-            if other.is_file():
-                other.fetch(Path(folder) / other.name)
         yield copy
 
 

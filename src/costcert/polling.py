@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice, zip_longest
 from typing import Any
@@ -17,6 +18,7 @@ from costcert.datasets.base import Dataset, ImageError
 from costcert.defence import Defence
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
+from costcert.models.batch_dependence import refuse_batch_dependence
 from costcert.models.classifier import Ballots, Classifier, Pixels, Soft, ballots_of
 from costcert.probe import probe
 from costcert.questions import Question, rounds
@@ -27,6 +29,8 @@ _MUTANTS_AT_ONCE = 1 << 12
 _LOGITS_AT_ONCE = 1 << 24
 # Images and regions of a probe.
 _PROBED = (8, 16)
+# Images and regions that a model is tried out on before a run.
+_TRIED_OUT = (3, 4)
 _LIBRARIES = ("costcert", "numpy", "pillow", "torch", "torchvision", "timm", "onnxruntime")
 
 
@@ -37,6 +41,7 @@ class Poll:
         soft: also make soft ballots, this way.
         skip_corrupt: go on after an image that cannot be read.
         until: ask an image's mutants only until this is decided.
+        try_out: first see on some of the images whether the model depends on its batch.
     """
 
     def __init__(
@@ -48,11 +53,13 @@ class Poll:
         soft: Soft | None = None,
         skip_corrupt: bool = False,
         until: Question | None = None,
+        try_out: bool = True,
     ) -> None:
         _check_classes(model, dataset)
         self.model, self.dataset, self.soft, self.skip_corrupt = model, dataset, soft, skip_corrupt
         self.ablation = ablation
         self.until = until
+        self._try_out = try_out
         self.regions = ablation.regions(model.image_size)
         self.mutants_at_once = max(1, min(_MUTANTS_AT_ONCE, _LOGITS_AT_ONCE // model.num_classes))
 
@@ -82,6 +89,7 @@ class Poll:
                 rows = [at for at, read in enumerate(pixels, part.start - images.start) if read is not None]
                 if rows:
                     read = np.stack([each for each in pixels if each is not None])
+                    self._refuse_batch_dependence(read)
                     if self.until is None:
                         self._ask(read, ballots, rows, range(len(self.regions)))
                         known[rows] = True
@@ -94,7 +102,7 @@ class Poll:
             known[unread] = True
             yield self._votes(images, ballots, about, unread=unread, known=known)
 
-    @property
+    @cached_property
     def classifier(self) -> Defence:
         """What these votes are the ballots of."""
         hide = self.model.about().get("hide")
@@ -114,6 +122,14 @@ class Poll:
             raise CostcertError("none of the images for the probe can be read")
         found = probe(self.model, np.stack(pixels), [self.regions[at] for at in regions], soft=self.soft)
         return asdict(found)
+
+    def _refuse_batch_dependence(self, pixels: Pixels) -> None:
+        """Once a run, on its first images: what a model says of made-up pictures is not all it can say."""
+        if self._try_out:
+            images, regions = _TRIED_OUT
+            places = np.unique(np.linspace(0, len(self.regions) - 1, regions).astype(int))
+            refuse_batch_dependence(self.model, pixels[:images], [self.regions[at] for at in places])
+            self._try_out = False
 
     def _blank(self, images: range) -> Ballots:
         """Ballots of images that nobody has read: each for a wrong label, and no units."""

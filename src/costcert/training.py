@@ -22,7 +22,7 @@ from costcert.datasets.base import Dataset as Images
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Region
 from costcert.locations import Location, fetched
-from costcert.models.checkpoints import head_name
+from costcert.models.checkpoints import head_name, read_torch_file
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
 from costcert.recipes import Recipe
@@ -273,13 +273,15 @@ class Trainer:
             return 0
         with fetched(path) as file:
             try:
-                state = torch.load(file, map_location="cpu", weights_only=True)
+                state = read_torch_file(file, path)
                 self._plain.network.load_state_dict(state["network"])
                 if self._average.shadow is not None:
                     self._average.shadow.network.load_state_dict(state["average"])
                 self._average.steps = int(state["steps"])
                 optimizer.load_state_dict(state["optimizer"])
                 return int(state["epoch"])
+            except CostcertError:
+                raise
             except Exception as error:
                 raise CostcertError(
                     f"{path} is damaged or of another network: remove it to start again"

@@ -60,6 +60,7 @@ class _Prepared(Classifier):
         self._model = model
         self.num_classes, self.image_size, self.channels = model.num_classes, model.image_size, model.channels
         self.class_names, self.ablation = model.class_names, model.ablation
+        self.precision = model.precision
 
     def prepare(self, image: Image.Image) -> Pixels:
         pixels = np.array(image, dtype=np.uint8)

@@ -17,7 +17,7 @@ from costcert.chain import file_digest, num_shards
 from costcert.check import Question, classifier_of
 from costcert.commands.progress import bar
 from costcert.commands.stored import Row, Stored, StoredFile, StoredFolder, digests, followed, is_file
-from costcert.errors import CostcertError, StoreError
+from costcert.errors import CostcertError, OtherModelError, StoreError
 from costcert.locations import Location
 from costcert.store.parquet import read_npz, read_table, shard_path
 from costcert.votes import MOST_CLASSES
@@ -87,11 +87,14 @@ def run(request: Request) -> bool:
             from costcert.commands.replay import Replay
 
             voted = certificates.manifest["votes"] if ballots is None else ballots.manifest
-            with _damage_in_one_sentence(request.votes or request.certificates):
-                replay = Replay(request, voted)
-            console.print(f"Weights: {request.model} has those that voted")
-            if ballots is not None and request.replay is not None:
-                problems += replay.problems(console, ballots.ids(), ballots.images)
+            try:
+                with _damage_in_one_sentence(request.votes or request.certificates):
+                    replay = Replay(request, voted)
+                console.print(f"Weights: {request.model} has those that voted")
+                if ballots is not None and request.replay is not None:
+                    problems += replay.problems(console, ballots.ids(), ballots.images)
+            except OtherModelError as error:
+                problems.append(str(error))
     for problem in problems[:_SHOWN]:
         console.print(f"Wrong: {problem}", markup=False)
     if len(problems) > _SHOWN:

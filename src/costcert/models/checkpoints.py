@@ -21,6 +21,9 @@ from costcert.locations import Location, fetched, locate
 
 Weights = dict[str, Tensor]
 
+# Before, a file could run a program even where weights alone were asked for.
+SAFE_TORCH = "2.10"
+
 # Where training scripts put weights beside their other notes.
 _DRAWERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 
@@ -32,7 +35,7 @@ def read_weights(path: str | Location) -> Weights:
         raise CostcertError(f"the checkpoint {path} is not there")
     try:
         with fetched(path) as file:
-            content = load_file(file) if path.suffix == ".safetensors" else _torch_file(file)
+            content = load_file(file) if path.suffix == ".safetensors" else read_torch_file(file, path)
     except UnpicklingError:
         raise CostcertError(
             f"{path} holds Python objects beside weights, and reading those could run any program: save the "
@@ -53,11 +56,21 @@ def read_weights(path: str | Location) -> Weights:
     return weights
 
 
-def _torch_file(path: Path) -> Any:
+def read_torch_file(file: Path, path: Location) -> Any:
+    """What a torch file on this machine holds, tensors and plain values alone.
+
+    Args:
+        path: what the user calls it.
+    """
+    if torch.__version__ < SAFE_TORCH:
+        raise CostcertError(
+            f"torch {torch.__version__} can be made to run a program by a file like {path}, and "
+            f"{SAFE_TORCH} cannot: upgrade torch, or save the weights as .safetensors"
+        )
     with warnings.catch_warnings():
         # torch wonders about files that it did not write; whether they can be read is said here.
         warnings.simplefilter("ignore")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def fitting(network: nn.Module, weights: Weights) -> Weights:
@@ -141,7 +154,40 @@ def digest(network: nn.Module) -> str:
     """sha256 of all weights with their names, types and shapes, whatever file they came from."""
     seen = hashlib.sha256()
     for name, value in sorted(network.state_dict().items()):
-        plain = value.detach().cpu().contiguous()
+        _add(seen, name, value)
+    return f"sha256:{seen.hexdigest()}"
+
+
+def _add(seen: Any, name: str, value: Any) -> None:
+    if isinstance(value, list | tuple):
+        # Quantised layers keep weight and bias together.
+        seen.update(f"{name} {len(value)} parts\n".encode())
+        for place, part in enumerate(value):
+            _add(seen, f"{name}.{place}", part)
+    elif not isinstance(value, Tensor):
+        if not isinstance(value, str | int | float | torch.dtype | torch.qscheme | None):
+            raise CostcertError(
+                f"the weights hold a {type(value).__name__} under {name!r}, so no digest can say which model "
+                "it is: keep numbers and tensors alone in its state"
+            )
+        seen.update(f"{name} {value!r}\n".encode())
+    else:
+        plain = value.detach().cpu()
+        if plain.is_quantized:
+            for part, found in _quantisation(plain).items():
+                _add(seen, f"{name}.{part}", found)
+            plain = plain.int_repr()
+        plain = plain.contiguous()
         seen.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
         seen.update(plain.reshape(-1).view(torch.uint8).numpy())
-    return f"sha256:{seen.hexdigest()}"
+
+
+def _quantisation(weight: Tensor) -> dict[str, Any]:
+    """What the whole numbers of a quantised tensor stand for."""
+    if weight.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return {"scale": weight.q_scale(), "zero": weight.q_zero_point()}
+    return {
+        "scales": weight.q_per_channel_scales(),
+        "zeros": weight.q_per_channel_zero_points(),
+        "axis": weight.q_per_channel_axis(),
+    }

@@ -38,6 +38,8 @@ class Classifier(ABC):
     class_names: tuple[str, ...] | None = None
     # What it was trained to see, where that is known.
     ablation: Ablation | None = None
+    # What it computes in; how far rounding moves logits depends on it.
+    precision: str = "float32"
 
     @abstractmethod
     def prepare(self, image: Image) -> Pixels:
@@ -46,6 +48,13 @@ class Classifier(ABC):
     @abstractmethod
     def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
         """[N, R, L] for images [N, H, W, C], of which every mutant sees its region alone."""
+
+    def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+        """What `logits` gives, from as few batches as fit into memory, whatever batch size is set.
+
+        To find out whether the others in a batch matter (batch_dependence.py).
+        """
+        return self.logits(images, regions)
 
     @abstractmethod
     def about(self) -> Mapping[str, Any]:

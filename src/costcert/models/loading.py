@@ -21,6 +21,8 @@ from costcert.models.saved import CARD, load_saved
 from costcert.models.shipped import model_folder
 from costcert.models.torch_classifier import TorchClassifier
 
+ONNX = "onnx:"
+
 
 class _Found(NamedTuple):
     """A model that is there, weights and all."""
@@ -31,6 +33,7 @@ class _Found(NamedTuple):
     digest: str | None = None
     ablation: Ablation | None = None
     class_names: Sequence[str] | None = None
+    precision: str | None = None
 
 
 class _Input(NamedTuple):
@@ -107,7 +110,10 @@ def load_model(
     elif callable(model):
         _refuse("a function", **weights)
         found = _function(model, hide, given)
-    elif (folder := _trained(model)) is not None:
+    elif str(model).startswith(ONNX):
+        _refuse("an ONNX file", **weights)
+        found = _onnx(str(model), hide, given, device)
+    elif (folder := trained_folder(model)) is not None:
         _refuse(
             "a trained model",
             **weights,
@@ -117,9 +123,6 @@ def load_model(
             preprocessing=preprocessing,
         )
         found = _folder(folder, hide)
-    elif str(model).startswith("onnx:"):
-        _refuse("an ONNX file", **weights)
-        found = _onnx(str(model), hide, given, device)
     else:
         _refuse(f"{model} (use preprocessing)", mean=mean, std=std)
         found = _spelled(str(model), checkpoint, pretrained, num_classes, hide, kept, given)
@@ -132,6 +135,7 @@ def load_model(
         batch_size=batch_size,
         autocast=autocast,
         ablation=found.ablation,
+        precision=found.precision,
         weights_digest=found.digest,
     )
     if num_classes is not None and classifier.num_classes != num_classes:
@@ -148,7 +152,7 @@ def _refuse(kind: str, **options: Any) -> None:
             raise CostcertError(f"{kind} takes no {name}: leave it out")
 
 
-def _trained(model: str | Location) -> Location | None:
+def trained_folder(model: str | Location) -> Location | None:
     """The folder of a trained model, given as such, by its card, or as one that comes with the package."""
     path = model_folder(model)
     if path.is_file() and path.name != CARD:
@@ -206,13 +210,14 @@ def _spelled(
 
 
 def _onnx(spelling: str, hide: str | None, given: _Input, device: str) -> _Found:
-    network = OnnxNetwork(spelling.removeprefix("onnx:"), device)
+    network = OnnxNetwork(spelling.removeprefix(ONNX), device)
     if given.preprocessing is None:
         given = given._replace(
             image_size=given.image_size or network.image_size, channels=network.channels or given.channels
         )
     preprocessing = given.resolved(spelling, raw=network.takes_raw_pixels)
-    return _outside(network, hide, preprocessing, spelling, network.digest())
+    found = _outside(network, hide, preprocessing, spelling, network.digest())
+    return found._replace(precision=network.precision)
 
 
 def _function(function: Function, hide: str | None, given: _Input) -> _Found:

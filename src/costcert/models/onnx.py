@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from costcert.errors import CostcertError
 from costcert.geometry.sizes import ImageSize
-from costcert.locations import Location, fetched, locate
+from costcert.locations import Location, Url, fetched, locate
+from costcert.models.onnx_external import external_files
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 
@@ -28,11 +29,14 @@ class OnnxNetwork(nn.Module):
     def __init__(self, path: str | Location, device: str = "cpu") -> None:
         super().__init__()
         self.path = locate(path)
-        # Exporters keep large weights in FILE.data.
-        with fetched(self.path, ".data") as file:
+        if not self.path.is_file():
+            raise CostcertError(f"the ONNX file {self.path} is not there")
+        with fetched(self.path) as file:
+            beside = external_files(file, self.path)
+            _bring(beside, file, self.path)
+            self._digest = _digest(file, beside)
             self._session = _session(file, self.path, device)
-            self._digest = _digest(file)
-        first = self._session.get_inputs()[0]
+        first, answer = self._session.get_inputs()[0], self._session.get_outputs()[0]
         self._input: str = first.name
         if first.type not in _DTYPES or len(first.shape) != 4:
             raise CostcertError(
@@ -40,6 +44,7 @@ class OnnxNetwork(nn.Module):
                 f"dimensions as one of {', '.join(_DTYPES)}"
             )
         self._dtype = _DTYPES[first.type]
+        self.precision = "float16" if "tensor(float16)" in (first.type, answer.type) else "float32"
         # Names stand for sizes that may vary.
         batch, *sides = (side if isinstance(side, int) and side > 0 else None for side in first.shape)
         self._batch = batch
@@ -81,23 +86,39 @@ class OnnxNetwork(nn.Module):
             ) from error
 
     def digest(self) -> str:
-        """sha256 of the file, and of FILE.data beside it."""
+        """sha256 of the file; where it keeps weights in others, these go into it with their digests."""
         return self._digest
 
 
-def _digest(file: Path) -> str:
-    seen = hashlib.sha256()
-    for path in (file, file.with_name(f"{file.name}.data")):
-        if path.is_file():
-            with path.open("rb") as opened:
-                for part in iter(partial(opened.read, 1 << 20), b""):
-                    seen.update(part)
+def _bring(beside: list[str], file: Path, path: Location) -> None:
+    """See that all weights of the model lie beside its file on this machine."""
+    for location in beside:
+        source, copy = path.parent / location, file.parent / location
+        if not source.is_file():
+            raise CostcertError(
+                f"{path} keeps weights in {source}, which is not there: put it beside the model"
+            )
+        if isinstance(source, Url):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            source.fetch(copy)
+
+
+def _digest(file: Path, beside: list[str]) -> str:
+    seen = _sha256(file)
+    for location in beside:
+        seen.update(f"\n{location} {_sha256(file.parent / location).hexdigest()}".encode())
     return f"sha256:{seen.hexdigest()}"
 
 
+def _sha256(file: Path) -> Any:
+    seen = hashlib.sha256()
+    with file.open("rb") as opened:
+        for part in iter(partial(opened.read, 1 << 20), b""):
+            seen.update(part)
+    return seen
+
+
 def _session(file: Path, path: Location, device: str) -> Any:
-    if not file.is_file():
-        raise CostcertError(f"the ONNX file {path} is not there")
     try:
         runtime = import_module("onnxruntime")
     except ModuleNotFoundError:

@@ -69,7 +69,7 @@ class Preprocessing:
         """The inverse of `to_json`."""
         try:
             return cls(**values)
-        except TypeError:
+        except (TypeError, ValueError):
             raise CostcertError(f"cannot read the preprocessing {values!r}") from None
 
     def to_json(self) -> dict[str, Any]:

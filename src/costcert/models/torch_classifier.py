@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Region, Segment
 from costcert.geometry.sizes import whole
+from costcert.models.batch_dependence import refuse_batch_dependence, unlike_pictures
 from costcert.models.checkpoints import digest
 from costcert.models.classifier import Classifier, Logits, Pixels
+from costcert.models.crops import Crops
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
 
@@ -23,8 +25,8 @@ from costcert.models.preprocessing import Preprocessing
 _SHOWN_AT_ONCE = {"cpu": 1 << 19, "mps": 1 << 22, "cuda": 1 << 24}
 _LARGEST_BATCH = {"cpu": 512, "mps": 2048, "cuda": 8192}
 
-# Share of the largest logit that may be rounding, half precision included; neighbours that matter move more.
-_ROUNDING = 0.02
+# Random pictures that a new model is asked about.
+_TRIED = 2
 
 
 class TorchClassifier(Classifier):
@@ -40,6 +42,7 @@ class TorchClassifier(Classifier):
         batch_size: mutants at once; by default as many as suit the device, and fewer when memory runs out.
         ablation: what it was trained to see, where that is known.
         autocast: compute in half precision where torch thinks it safe; float32 throughout by default.
+        precision: what a network computes in that does not heed `autocast`.
         weights_digest: where it is known; computed from the weights by default.
     """
 
@@ -55,6 +58,7 @@ class TorchClassifier(Classifier):
         batch_size: int | None = None,
         autocast: bool = False,
         ablation: Ablation | None = None,
+        precision: str | None = None,
         weights_digest: str | None = None,
     ) -> None:
         self.device = found_device(device)
@@ -66,12 +70,15 @@ class TorchClassifier(Classifier):
         self.batch_size = None if batch_size is None else whole(batch_size, "the batch size")
         self.autocast = autocast
         self.ablation = ablation
+        computed_in = self._half() if autocast else torch.float32
+        self.precision = precision or str(computed_in).removeprefix("torch.")
         self._digest = weights_digest
-        _refuse_batch_statistics(mutants, name)
+        _refuse_batch_statistics(mutants.network, name)
         self.class_names = None if class_names is None else tuple(class_names)
-        self.num_classes = self._try_out() if num_classes is None else num_classes
+        self.num_classes = self._count_classes() if num_classes is None else num_classes
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise CostcertError(f"got {len(self.class_names)} class names for {self.num_classes} classes")
+        refuse_batch_dependence(self, self._tried_pictures(), self._tried_regions())
 
     def prepare(self, image: Image) -> Pixels:
         return self.preprocessing.prepare(image)
@@ -84,10 +91,17 @@ class TorchClassifier(Classifier):
             "digest": self._digest,
             "preprocessing": self.preprocessing.to_json(),
             "hide": self.mutants.view.hide,
-            "precision": str(self._half() if self.autocast else torch.float32).removeprefix("torch."),
+            "precision": self.precision,
         }
 
     def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+        return self._answers(images, regions)
+
+    def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+        """As `logits`, but all mutants that can share a batch do."""
+        return self._answers(images, regions, at_once=len(images) * len(regions))
+
+    def _answers(self, images: Pixels, regions: Sequence[Region], at_once: int | None = None) -> Logits:
         expected = (*self.image_size, self.channels)
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
             raise CostcertError(
@@ -101,7 +115,7 @@ class TorchClassifier(Classifier):
                 torch.tensor(np.ascontiguousarray(images), device=self.device)
             )
             for members in self._groups(regions):
-                self._fill(answers, pixels, regions, members)
+                self._fill(answers, pixels, regions, members, at_once)
         return answers
 
     def _groups(self, regions: Sequence[Region]) -> list[list[int]]:
@@ -110,16 +124,27 @@ class TorchClassifier(Classifier):
             groups.setdefault(self.mutants.view.group(region), []).append(index)
         return list(groups.values())
 
-    def _fill(self, answers: Logits, pixels: Tensor, regions: Sequence[Region], members: list[int]) -> None:
+    def _fill(
+        self,
+        answers: Logits,
+        pixels: Tensor,
+        regions: Sequence[Region],
+        members: list[int],
+        at_once: int | None,
+    ) -> None:
         """Ask about these regions of all images, batches running on from one image to the next."""
         pairs = [(image, region) for image in range(len(pixels)) for region in members]
         done = 0
         while done < len(pairs):
-            batch = self.batch_size or self._first_guess(regions[members[0]])
+            batch = at_once or self.batch_size or self._first_guess(regions[members[0]])
             chosen = pairs[done : done + batch]
             answer = self._ask(pixels, regions, chosen)
             if answer is None:
-                self._shrink(len(chosen))
+                smaller = self._shrunk(len(chosen))
+                if at_once is None:
+                    self.batch_size = smaller
+                else:
+                    at_once = smaller
                 continue
             if answer.shape != (len(chosen), self.num_classes):
                 raise CostcertError(
@@ -141,12 +166,12 @@ class TorchClassifier(Classifier):
             return None
         return answer
 
-    def _shrink(self, tried: int) -> None:
+    def _shrunk(self, tried: int) -> int:
         if tried == 1:
             raise self._no_room()
-        self.batch_size = tried // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        return tried // 2
 
     def _no_room(self) -> CostcertError:
         return CostcertError(
@@ -159,38 +184,39 @@ class TorchClassifier(Classifier):
         fits = max(_SHOWN_AT_ONCE[kind] // self.mutants.view.area(region), 8)
         return min(1 << (fits.bit_length() - 1), _LARGEST_BATCH[kind])
 
-    def _try_out(self) -> int:
-        """The number of classes, by asking about a black picture, alone and beside a white one.
-
-        What it says must be the same but for rounding: a network that looks at its neighbours, as batch
-        statistics do, would let a patch on one mutant change another, and no certificate would hold.
-        """
-        height, width = self.image_size
-        shades = torch.tensor([0, 255], dtype=torch.uint8, device=self.device)
-        pictures = shades[:, None, None, None].expand(2, height, width, self.channels)
-        everything = [Region(Segment(0, height), Segment(0, width))]
+    def _count_classes(self) -> int:
+        """By asking about a picture."""
         with self._steady():
-            pixels = self.preprocessing.normalise(pictures)
-            alone = self._ask(pixels, everything, [(0, 0)])
-            beside = self._ask(pixels, everything, [(0, 0), (1, 0)])
-        if alone is None:
+            pixels = self.preprocessing.normalise(torch.tensor(self._tried_pictures(), device=self.device))
+            answer = self._ask(pixels, self._tried_regions(), [(0, 0)])
+        if answer is None:
             raise self._no_room()
-        if alone.ndim != 2 or len(alone) != 1:
+        if answer.ndim != 2 or len(answer) != 1:
             raise CostcertError(
-                f"{self.name} gives shape {list(alone.shape)} for one picture, expected one row of logits"
+                f"{self.name} gives shape {list(answer.shape)} for one picture, expected one row of logits"
             )
-        if beside is not None and (beside[0] - alone[0]).abs().max() > _ROUNDING * (1 + alone.abs().max()):
-            raise CostcertError(
-                f"{self.name} says something else about a picture when another is beside it, so no "
-                "certificate would hold: it must not use statistics of the batch"
-            )
-        return alone.shape[1]
+        return answer.shape[1]
+
+    def _tried_pictures(self) -> Pixels:
+        return unlike_pictures(_TRIED, (*self.image_size, self.channels))
+
+    def _tried_regions(self) -> list[Region]:
+        """Everything, a strip and a block; or what the view shows, where it shows only certain shapes."""
+        height, width = self.image_size
+        shapes = [(height, width), (height, -(-width // 4)), (-(-height // 2), -(-width // 2))]
+        if isinstance(self.mutants.view, Crops):
+            shapes = (list(self.mutants.view.shapes) * len(shapes))[: len(shapes)]
+        return [
+            Region(_placed(place, down, height), _placed(place, across, width))
+            for place, (down, across) in enumerate(shapes)
+        ]
 
     @contextmanager
     def _steady(self) -> Iterator[None]:
         """The same answers on every run: no statistics of the batch, no choice of algorithm by stopwatch, no
         shortened floats unless asked for."""
         self.mutants.eval()
+        _refuse_training_mode(self.mutants.network, self.name)
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
         try:
@@ -210,6 +236,11 @@ class TorchClassifier(Classifier):
             self.device.type == "cuda" and not torch.cuda.is_bf16_supported()
         )
         return torch.float16 if narrow else torch.bfloat16
+
+
+def _placed(place: int, length: int, axis_length: int) -> Segment:
+    """A different start for each place, but where the whole axis is kept."""
+    return Segment(0 if length == axis_length else place * axis_length // 3, length)
 
 
 def found_device(device: str | torch.device) -> torch.device:
@@ -236,10 +267,21 @@ def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
     )
 
 
-def _refuse_batch_statistics(mutants: nn.Module, name: str) -> None:
-    for layer, module in mutants.named_modules():
+def _refuse_batch_statistics(network: nn.Module, name: str) -> None:
+    for layer, module in network.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise CostcertError(
                 f"{name} normalises {layer!r} over the batch, so what it says about one mutant depends on "
                 "the others, and no certificate would hold: train it with running statistics"
+            )
+
+
+def _refuse_training_mode(network: nn.Module, name: str) -> None:
+    """Layers that override `train` can stay in training mode whatever they are told."""
+    for layer, module in network.named_modules():
+        if module.training:
+            where = f"its layer {layer!r}" if layer else "it"
+            raise CostcertError(
+                f"{name} stays in training mode after eval(): {where} (a {type(module).__name__}) may look "
+                "at the batch or at random numbers, and no certificate would hold; let eval() switch it over"
             )
