@@ -401,3 +401,8 @@ def fewest_staying(ballots, reached, num_classes, k, ties):
 def completions(ballots, known, num_classes):
     """All elections in which the mutants outside `known` vote for any label."""
     return rewritten(ballots, frozenset(range(len(ballots))) - known, num_classes)
+
+
+def unions(sets, times):
+    """All that `times` of these sets hold together, the same one taken twice or not."""
+    return distinct(frozenset().union(*chosen) for chosen in combinations_with_replacement(sets, times))

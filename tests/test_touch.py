@@ -1,6 +1,7 @@
 """T_p: counted by the library, listed by the naive twin."""
 
 from itertools import combinations, pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 import costcert as cc
 import naive
-from costcert.geometry import bitsets
+from costcert.errors import GeometryError
+from costcert.geometry import bitsets, unions
 from costcert.geometry.touch import touched
-from strategies import Scene, scenes
+from strategies import Scene, families, scenes
 
 AT_224 = (224, 224)
 
@@ -73,6 +75,13 @@ def test_a_walk_only_flips_what_changes(scene):
             mutant = flip if flip >= 0 else ~flip
             assert (mutant in now) == (flip < 0)
             now ^= {mutant}
+
+
+@given(scenes())
+def test_cases_as_words_are_the_cases(scene):
+    """The same sets 64 mutants to a word, for whoever compares them."""
+    walk, found = cases(scene)
+    assert as_sets(walk.words, len(scene.mutants)) == found
 
 
 def test_places_between_two_pooled_blocks_are_dropped():
@@ -161,3 +170,185 @@ def test_wrapping_columns_touch_a_run_of_mutants(side):
         for start in range(224 - side + 1)
     }
     assert {frozenset(np.flatnonzero(mask).tolist()) for mask in walk.sets()} == expected
+
+
+@st.composite
+def crowded_scenes(draw):
+    """Worlds with two to four patches at once, small enough that all their places can be tried."""
+    times = draw(st.integers(2, 4))
+    sizes = {2: [(1, 30), (4, 5), (7, 3)], 3: [(1, 16), (3, 4), (8, 2)], 4: [(1, 12), (3, 3), (6, 2)]}
+    height, width = draw(st.sampled_from(sizes[times]))
+    chosen = [draw(families((height, width))) for _ in range(draw(st.integers(1, 2)))]
+    rows, columns = draw(st.integers(1, min(2, height))), draw(st.integers(1, min(4, width)))
+    row = st.lists(st.booleans(), min_size=columns, max_size=columns)
+    mask = draw(st.lists(row, min_size=rows, max_size=rows).filter(lambda mask: any(map(any, mask))))
+    return Scene((height, width), chosen, cc.Several(cc.Shape(mask), times), naive.shape(mask), times)
+
+
+@settings(max_examples=200)
+@given(crowded_scenes())
+def test_cases_of_several_patches_are_the_maximal_unions(scene):
+    """Every maximal union once, each with places that touch just that."""
+    walk, found = cases(scene)
+    assert len(found) == len(set(found))
+    assert set(found) == set(scene.windows)
+    for corners, attacked in zip(walk.places, found, strict=True):
+        assert naive.touched(scene.mutants, placed(scene, corners)) == attacked
+
+
+def as_words(sets, size):
+    """Sets of numbers below `size` as rows of bits."""
+    table = np.zeros((len(sets), size), dtype=bool)
+    for row, one in zip(table, sets, strict=True):
+        row[list(one)] = True
+    return bitsets.pack(table)
+
+
+def as_sets(words, size):
+    """Rows of bits as sets of numbers."""
+    return [frozenset(np.flatnonzero(row).tolist()) for row in bitsets.unpack(words, size)]
+
+
+@settings(max_examples=400)
+@given(
+    st.lists(st.frozensets(st.integers(0, 11), max_size=7), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.sampled_from([1, 61]),
+)
+def test_maximal_unions_of_any_sets(sets, times, apart):
+    """Also of sets that are no neighbours of anything, in one word or spread over many."""
+    sets, size = naive.maximal([frozenset(apart * i for i in one) for one in sets]), 12 * apart
+    found, chosen = unions.largest(as_words(sets, size), times)
+    expected = naive.maximal(naive.unions(sets, times))
+    assert sorted(map(sorted, as_sets(found, size))) == sorted(map(sorted, expected))
+    assert chosen.shape == (len(found), times)
+    assert as_sets(found, size) == [frozenset().union(*(sets[i] for i in one)) for one in chosen]
+
+
+def test_a_cover_that_taking_the_most_first_misses():
+    """Two sets hold all 30, but others hold 16, then 8, 4 and 2 of it: taking the most first needs four."""
+    halves = [range(15), range(15, 30)]
+    greedy, start = [], 0
+    for size in (8, 4, 2, 1):
+        greedy.append({*range(start, start + size), *range(start + 15, start + 15 + size)})
+        start += size
+    words = as_words([*halves, *greedy], 30)
+    assert unions.covering(words, 3) is None
+    found, chosen = unions.largest(words, 3)
+    assert as_sets(found, 30) == [frozenset(range(30))]
+    assert set(chosen[0].tolist()) == {0, 1}
+
+
+def test_patches_enough_for_all_mutants_are_one_case():
+    """Twelve pixels reach all 224 columns of 19, 64 no more; eleven do not, and are too many to list."""
+    walk = touched(cc.Columns(19), cc.parse_patch("64*square:1"), AT_224)
+    assert walk.budgets.tolist() == [224]
+    assert walk.places.shape == (1, 64, 2)
+    lefts = set(walk.places[0, :, 1].tolist())
+    assert len(lefts) == 12
+    assert {(left - back) % 224 for left in lefts for back in range(19)} == set(range(224))
+
+
+def test_three_squares_of_16_at_224():
+    """A sample: what three touch lies in a case, a case lies in no other, and its places touch just it."""
+    walk = touched(cc.Columns(19), cc.parse_patch("3*square:16"), AT_224)
+    random = Random(5)
+
+    def run(left):
+        return frozenset(mutant % 224 for mutant in range(left - 18, left + 16))
+
+    unions_of_three = [frozenset().union(*(run(random.randrange(209)) for _ in range(3))) for _ in range(50)]
+    for union in as_words(unions_of_three, 224):
+        assert ((union & ~walk.words) == 0).all(axis=1).any()
+    for index in random.sample(range(len(walk)), 50):
+        case = walk.words[index]
+        assert np.flatnonzero(((case & ~walk.words) == 0).all(axis=1)).tolist() == [index]
+        expected = frozenset().union(*(run(int(left)) for _, left in walk.places[index]))
+        assert as_sets(case[None], 224) == [expected]
+        assert walk.budgets[index] == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("patch", "ablation", "side"),
+    [
+        ("4*square:1", "columns:19", 224),
+        ("6*square:1", "columns:19", 224),
+        ("11*square:1", "columns:19", 224),
+        ("64*square:1", "columns:1", 224),
+        ("2*square:32", "columns:19+rows:19", 224),
+        ("3*square:2", "columns:4+rows:4", 32),
+        ("3*square:32", "blocks:75/stride=7", 224),
+        ("2*square:32", "blocks:75/stride=3", 224),
+    ],
+)
+def test_too_many_cases_are_refused_before_any_is_made(monkeypatch, patch, ablation, side):
+    """One sentence that names all three and what to do."""
+    made = []
+    monkeypatch.setattr(unions, "one_more", lambda *given: made.append(given))
+    size = (side, side)
+    with pytest.raises(GeometryError) as refusal:
+        touched(cc.parse_ablation(ablation), cc.parse_patch(patch, size), size)
+    sentence = str(refusal.value)
+    assert sentence.startswith(f"{patch} against {ablation} on {side}x{side} makes too many cases to compare")
+    assert "fewer patches" in sentence
+    assert not made
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "most"),
+    [
+        (bitsets, "MOST_STEPS", 100),
+        (unions, "MOST_JOINED", 100_000),
+        (unions, "MOST_WRITTEN", 10_000),
+        (unions, "MOST_CASES", 200),
+    ],
+)
+def test_work_that_no_estimate_foresaw_is_counted(monkeypatch, module, limit, most):
+    """Blocks of 8 at 32 px have 10,612 cases of three patches: refused once that is more than is allowed."""
+    case = (cc.parse_ablation("blocks:8/stride=4"), cc.parse_patch("3*square:2"), (32, 32))
+    touched.cache_clear()
+    assert len(touched(*case)) == 10_612
+    touched.cache_clear()
+    monkeypatch.setattr(unions, "estimate", lambda *given: 0)
+    monkeypatch.setattr(module, limit, most)
+    with pytest.raises(GeometryError, match=r"3\*square:2 against blocks:8/stride=4 on 32x32 makes too"):
+        touched(*case)
+    touched.cache_clear()
+
+
+def test_maximal_rows_among_thousands():
+    """Five thousand pairs; a single lies inside one of them, the last ones too, or inside none."""
+    pairs = [frozenset({2 * i, 2 * i + 1}) for i in range(5000)]
+    within = [frozenset({i}) for i in range(0, 10000, 7)]
+    alone = [frozenset({i}) for i in range(10000, 10050)]
+    sets = [*within, *pairs, *alone]
+    keep = bitsets.maximal(as_words(sets, 10050)).tolist()
+    assert keep == list(range(len(within), len(sets)))
+
+
+@given(st.lists(st.frozensets(st.integers(0, 129), max_size=2), max_size=12), st.booleans())
+def test_equal_rows_are_found_whatever_their_keys(sets, useless):
+    """Keys only sort: where all rows have one, the rows themselves are compared."""
+    with pytest.MonkeyPatch.context() as patching:
+        if useless:
+            patching.setattr(bitsets, "_ODD", np.uint64(0))
+        keep = bitsets._first_of_equals(as_words(sets, 130)).tolist()
+    assert keep == sorted({sets.index(one) for one in sets})
+
+
+@pytest.mark.parametrize(
+    ("patch", "ablation"),
+    [
+        ("2*square:16", "columns:19"),
+        ("3*square:32", "columns:19/stride=4"),
+        ("2*square:32", "columns:19/stride=10+rows:19/stride=10"),
+        ("2*square:32", "blocks:75/stride=20"),
+    ],
+)
+def test_estimates_are_hardly_too_high(patch, ablation):
+    """What is refused on a sample is too much, and what is far too much is refused on a sample."""
+    patch, kept = cc.parse_patch(patch), cc.parse_ablation(ablation)
+    words = touched(kept, patch.patch, AT_224).words
+    cases = len(touched(kept, patch, AT_224))
+    found = unions.estimate(words, unions.nearest(words), patch.times)
+    assert cases / 12 < found < 1.2 * cases

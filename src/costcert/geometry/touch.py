@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import GeometryError
-from costcert.geometry import bitsets
+from costcert.geometry import bitsets, unions
 from costcert.geometry.ablations import Ablation, Bools, Part, Segment
 from costcert.geometry.patches import OnePatch, Several, places
 from costcert.geometry.sizes import ImageSize, shown
 
 Indices = npt.NDArray[np.int64]
 
-# Words of 64 bits that explicit sets may take while several patches are combined (512 MB).
+# Words of 64 bits that the sets of one patch may take where they have to be compared (512 MB).
 MOST_WORDS = 1 << 26
 
 
@@ -68,8 +68,14 @@ class Touched:
     @cached_property
     def words(self) -> bitsets.Words:
         """T_p for every p as bits, [P, ceil(B/64)]."""
-        rows = [bitsets.pack(touched[None]) for touched in self.sets()]
-        return np.concatenate(rows) if rows else np.zeros((0, 0), np.uint64)
+        width = -(-self.num_mutants // 64)
+        step = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        mutant = self.flips ^ (self.flips >> 31)
+        words = np.zeros((len(self), width), np.uint64)
+        # A flip changes its bit in this row and, unless it is flipped back, in all that follow.
+        bits = np.uint64(1) << (mutant & 63).astype(np.uint64)
+        np.bitwise_xor.at(words.reshape(-1), step * width + (mutant >> 6), bits)
+        return np.bitwise_xor.accumulate(words, axis=0, out=words)
 
     def lies_within(self, others: Touched) -> bool:
         """Whether every T_p here is part of some T_p there."""
@@ -93,13 +99,19 @@ def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize
     patch = patch.at(image_size)
     single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
     tables = _Tables(ablation.parts(image_size), single, image_size)
-    if isinstance(patch, Several):
-        name = f"{patch} against {ablation} on {shown(image_size)}"
-        return _walk_sets(*_unions(*tables.sets(name), patch.times, name), tables.num_mutants)
-    if len(single.pieces()) == 1 and tables.is_antichain:
+    if single is patch and tables.is_antichain:
         return tables.walk_grid()
-    name = f"{patch} against {ablation} on {shown(image_size)}"
-    return _walk_sets(*tables.sets(name), tables.num_mutants)
+    try:
+        words, corners = tables.sets()
+        if isinstance(patch, Several):
+            words, chosen = unions.largest(words, patch.times)
+            corners = corners[chosen, 0]
+    except bitsets.TooLongError as many:
+        raise GeometryError(
+            f"{patch} against {ablation} on {shown(image_size)} makes too many cases to compare ({many}): "
+            "use fewer patches, or fewer mutants by a larger stride"
+        ) from None
+    return _walk_sets(words, corners, tables.num_mutants)
 
 
 class _Tables:
@@ -120,7 +132,7 @@ class _Tables:
             [part.columns for part in parts], lefts, [(p.left, p.width) for p in pieces], image_size[1]
         )
         # Products of maximal sides are maximal, unless a side is empty and takes the other with it.
-        self.is_antichain = all(
+        self.is_antichain = len(pieces) == 1 and all(
             table.any(axis=1).all() for axis in (self.rows, self.columns) for part in axis for table in part
         )
 
@@ -135,12 +147,14 @@ class _Tables:
         corners = np.stack([self.tops[index[:, 0]], self.lefts[index[:, 1]]], axis=1)
         return corners[:, None, :].astype(np.int32)
 
-    def sets(self, name: str) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
+    def sets(self) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
         """Every distinct maximal T_p as bits, with its place."""
-        _affordable(len(self.tops) * len(self.lefts), self.num_mutants, name)
+        cases = len(self.tops) * len(self.lefts)
+        if cases * -(-self.num_mutants // 64) > MOST_WORDS:
+            raise bitsets.TooLongError(f"{cases:,} of {self.num_mutants:,} mutants")
         route = list(self.route())
         words = np.concatenate([bitsets.pack(self._mask(y, x)[None]) for y, x in route])
-        keep = bitsets.maximal(words)
+        keep = slice(None) if self.is_antichain else bitsets.maximal(words)
         return words[keep], self.places(route)[keep]
 
     def _mask(self, y: int, x: int) -> Bools:
@@ -221,33 +235,6 @@ def _axis(
     together = np.concatenate([table for family in tables for table in family], axis=1)
     keep = bitsets.maximal(bitsets.pack(together))
     return starts[keep], [[table[keep] for table in family] for family in tables]
-
-
-def _unions(
-    words: bitsets.Words, corners: npt.NDArray[np.int32], times: int, name: str
-) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
-    """T of `times` patches at once: all unions of that many single ones."""
-    union, where = words, corners
-    for _ in range(times - 1):
-        _affordable(len(union) * len(words), 64 * words.shape[1], name)
-        # The first patch is the slowest index, so that neighbouring cases differ in the last alone.
-        both = (union[:, None, :] | words[None, :, :]).reshape(-1, words.shape[1])
-        first, last = np.divmod(np.arange(len(both)), len(words))
-        keep = bitsets.maximal(both)
-        if len(keep) == len(union) and np.array_equal(both[keep], union):
-            # One more patch touches nothing more, and so do all that follow.
-            return union, np.concatenate([where, np.repeat(where[:, -1:], times - where.shape[1], 1)], 1)
-        union = both[keep]
-        where = np.concatenate([where[first[keep]], corners[last[keep]]], axis=1)
-    return union, where
-
-
-def _affordable(cases: int, num_mutants: int, name: str) -> None:
-    if cases * -(-num_mutants // 64) > MOST_WORDS:
-        raise GeometryError(
-            f"{name} makes {cases:,} cases of {num_mutants:,} mutants, more than can be compared: "
-            "use fewer patches, or fewer mutants by a larger stride"
-        )
 
 
 def _walk_sets(words: bitsets.Words, corners: npt.NDArray[np.int32], num_mutants: int) -> Touched:
