@@ -56,6 +56,8 @@ def _others(samples: Samples, quick: bool) -> Iterator[Measure]:
     yield from scaling.whole_data_set(5_000 if quick else 50_000)
     yield scaling.soft_to_hard(samples.library, samples.rounds)
     yield from scaling.two_patches(64 if quick else 256, 1 if quick else 2, 1 if quick else 3)
+    yield from scaling.three_patches(1 if quick else 3)
+    yield from scaling.few_votes_each(samples.library_pairs, samples.rounds)
     yield from scaling.blocks(2 if quick else 8, 0 if quick else 1, 1 if quick else 3)
     yield from scaling.linearity(500 if quick else 2000, samples.rounds)
     yield from scaling.folders((10_000, 40_000) if quick else (20_000, 80_000))
@@ -87,7 +89,11 @@ def _ratios(found: Iterable[Ratio], samples: Samples) -> Table:
 
 
 def _measures(found: Iterable[Measure]) -> Table:
-    table = Table(title="CostCert: growth", caption="µs: one core's time per image and size", width=80)
+    table = Table(
+        title="CostCert: growth",
+        caption="µs: one core's time per image and size",
+        width=80,
+    )
     table.add_column("what")
     table.add_column("measured", justify="right")
     table.add_column("target", justify="right")

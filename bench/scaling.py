@@ -14,6 +14,7 @@ import ballots as synthetic
 import costcert as cc
 import plain
 from costcert.compiled import cores
+from costcert.geometry.touch import touched
 from memory import MEGABYTE, in_new_process
 from ratios import CLASSES, IMAGE, SIZES, WIDTH, agree, hard_votes, soft_votes, squares
 from stopwatch import Timing, medians, timing
@@ -65,6 +66,49 @@ def two_patches(images: int, checked: int, rounds: int) -> Iterator[Measure]:
         f"two 32 px patches, {images} images", f"{per_image:.2f} ms/image", "< 10 ms", per_image < 10
     )
     yield Measure("  once, finding what they touch", f"{first.passed:.2f} s")
+
+
+def three_patches(rounds: int) -> Iterator[Measure]:
+    """Three squares of 16 px at once: what they touch is found once, whatever the number of images."""
+    ablation, size = cc.Columns(WIDTH), (IMAGE, IMAGE)
+    several = [cc.Several(cc.Square(16), times) for times in (2, 3)]
+
+    def find(patch: cc.Several) -> int:
+        touched.cache_clear()
+        return len(touched(ablation, patch, size))
+
+    two, three = (find(patch) for patch in several)
+    times = medians([lambda patch=patch: find(patch) for patch in several], rounds)
+    yield Measure(
+        f"{three:,} cases of three 16 px patches", f"{times[1].passed:.2f} s", "< 10 s", times[1].passed < 10
+    )
+    ratio = times[1].busy / three / (times[0].busy / two)
+    yield Measure("  per case, to two patches", f"{ratio:.1f} x")
+
+
+def few_votes_each(images: int, rounds: int) -> Iterator[Measure]:
+    """PatchGuard's masks where every ballot names another label, to what is typical.
+
+    With the true label on three mutants far apart, all others contend wherever one of them is touched.
+    """
+    typical = hard_votes(images)
+    rng = np.random.default_rng(0)
+    distinct = np.stack([rng.permutation(CLASSES)[:IMAGE] for _ in range(images)])
+    spread = distinct.copy()
+    spread[:, : IMAGE - IMAGE // 3 : IMAGE // 3] = spread[:, :1]
+    about = {"num_classes": CLASSES, "ablation": cc.Columns(WIDTH), "image_size": (IMAGE, IMAGE)}
+    kinds = [typical, *(cc.Votes(ballots, ballots[:, 0], **about) for ballots in (distinct, spread))]
+    for name, twin in (("patchguard", plain.patchguard_plain), ("costcert-masks", plain.masks_plain)):
+        for votes in kinds:
+            few = votes.take(slice(1))
+            answers = twin(few.ballots, few.truth, CLASSES, WIDTH, 32, IMAGE)
+            agree(f"{name}, few votes each", cc.certify(few, [32], [name]).min_k(name, 32), answers)
+        times = medians(
+            [lambda votes=votes, name=name: cc.certify(votes, squares(), [name]) for votes in kinds], rounds
+        )
+        for title, time in zip(("all labels distinct", "the same, true one on 3"), times[1:], strict=True):
+            ratio = time.busy / times[0].busy
+            yield Measure(f"{name}, {title}, to typical", f"{ratio:.1f} x", "<= 5 x", ratio <= 5)
 
 
 def blocks(images: int, checked: int, rounds: int) -> Iterator[Measure]:

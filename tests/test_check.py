@@ -649,8 +649,8 @@ class Noisy(Tiny):
 
     def logits(self, images, regions):
         answers = np.zeros((len(images), len(regions), self.num_classes), dtype=np.float32)
-        answers[..., 1] = [1.003 if region.columns.start == 7 else 9 for region in regions]
-        answers[..., 0] = 1 + 1e-4 * len(images) * len(regions)
+        answers[..., 1] = [1.0003 if region.columns.start == 7 else 9 for region in regions]
+        answers[..., 0] = 1 + 1e-5 * len(images) * len(regions)
         return answers
 
 
@@ -728,7 +728,9 @@ def test_other_weights_are_noticed(sample_votes, tmp_path):
     network = build("strip:small", num_classes=10, ablation="columns:4", preprocessing=pixels).mutants.network
     save_model(tmp_path / "model", network, ModelCard("strip:small", 10, pixels, "columns:4", "crop"))
     result = checked(folder, "--model", tmp_path / "model")
-    assert (result.exit_code, "is not the model that cast these votes" in result.stdout) == (1, True), result.output
+    assert (result.exit_code, "is not the model that cast these votes" in result.stdout) == (1, True), (
+        result.output
+    )
 
 
 @pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (64, 1), (64, 2)])

@@ -609,3 +609,106 @@ def test_a_defender_that_says_nothing_about_unknown_ballots_promises_nothing_for
 def test_what_looks_after_unknown_ballots_cannot_be_overridden(method):
     with pytest.raises(cc.CostcertError, match=f"must not define {method}"):
         type("Mine", (Defender,), {"name": "mine", "title": "Mine", method: lambda *args, **more: None})
+
+
+@st.composite
+def scattered_elections(draw):
+    """Ballots among which most labels have one vote or a few, and the true one some, near or far apart."""
+    length = draw(st.integers(12, 40))
+    family = naive.Strips("columns", draw(st.integers(1, 6)), draw(st.integers(1, 2)), draw(st.booleans()))
+    side = draw(st.integers(1, 4))
+    scene = Scene((1, length), [family], cc.Rectangle(1, side), naive.rectangle(1, side))
+    size, classes = len(scene.mutants), draw(st.sampled_from([45, 90]))
+    random = draw(st.randoms(use_true_random=False))
+    labels, truth = [], []
+    for _ in range(3):
+        each = random.choice([1, 1, 2, 3, 5])
+        ballots = [label for label in random.sample(range(classes), -(-size // each)) for _ in range(each)][
+            :size
+        ]
+        if random.random() < 0.7:
+            random.shuffle(ballots)
+        true = random.choice([*ballots, *range(classes)])
+        for i in range(0, size, random.choice([1, 2, 3, 5, size])):
+            ballots[i] = true
+        labels.append(ballots)
+        truth.append(true)
+    return Election(scene, labels, truth, classes)
+
+
+@settings(max_examples=150)
+@given(st.data(), scattered_elections(), ties)
+def test_masks_where_most_labels_have_few_votes(data, election, ties):
+    """The same formulas where nearly every ballot names another label, some of them uncertain."""
+    uncertain = some_uncertain(data, election) if data.draw(st.booleans()) else None
+    found = certified(election, MASKED, ties, uncertain=None if uncertain is None else np.array(uncertain))
+    for n in election.images:
+        doubtful = frozenset(i for i, doubt in enumerate(uncertain[n]) if doubt) if uncertain else frozenset()
+        world = (election.ballots(n), election.scene.windows, election.truth[n], election.num_classes)
+        assert found["patchguard"][n] == naive.patchguard(*world, ties, doubtful)
+        assert found["costcert-masks"][n] == naive.costcert_masks(*world, ties, doubtful)
+
+
+@pytest.mark.parametrize("priced", [False, True])
+@pytest.mark.parametrize("spots", [1, 3])
+def test_what_a_label_costs_does_not_depend_on_how_many_there_are(monkeypatch, priced, spots):
+    """Work is counted: one table of windows an image, and at most one search for a flip.
+
+    All labels but the true one have one vote. With three votes far apart the true one keeps one of them
+    where the patch touches one; then all 188 rivals outside contend, and 34 ballots pay for as many.
+    """
+    walk = touched(cc.Columns(19), cc.Square(16), (224, 224))
+    ballots = np.arange(224, dtype=np.int32)[None]
+    ballots[0, : 224 - 224 % spots : 224 // spots] = 0
+    rest = (np.zeros(1, np.int64), 1000, walk.words, False, priced, np.empty(0, np.int64))
+    counted, expected = np.empty(1, np.int64), np.empty(1, np.int64)
+    kernels.masked(ballots, *rest, expected)
+    called = dict.fromkeys(["_windows", "_best_window_at_most"], 0)
+
+    def counting(name, kernel):
+        def call(*given):
+            called[name] += 1
+            return kernel(*given)
+
+        return call
+
+    for name in called:
+        monkeypatch.setattr(kernels, name, counting(name, getattr(kernels, name)))
+    kernels.masked.py_func(ballots, *rest, counted)
+    assert counted.tolist() == expected.tolist() == ([999] if spots == 1 else [34] if priced else [188])
+    assert called["_windows"] == 1
+    assert called["_best_window_at_most"] <= len(walk.flips) + 224
+
+
+@given(scenes(), st.data())
+def test_best_windows_of_all_labels_at_once(scene, data):
+    """One walk finds for each label the most of its votes that one window holds, and where."""
+    size = len(scene.mutants)
+    voted = data.draw(st.lists(st.integers(-1, 4), min_size=size, max_size=size))
+    walk = touched(scene.ablation, scene.patch, scene.image_size)
+    windows = [frozenset(np.flatnonzero(mask).tolist()) for mask in walk.sets()]
+    flips, offsets = kernels._steps(walk.words)
+    held, best, where = np.empty(5, np.int64), np.empty(5, np.int64), np.empty(5, np.int64)
+    kernels._best_windows(flips, offsets, np.array(voted, np.int32), 5, held, best, where)
+    for slot in range(5):
+        ballots = [{label: 1} for label in voted]
+        assert best[slot] == naive.most_in_a_window(ballots, windows, slot)
+        assert best[slot] == sum(voted[i] == slot for i in windows[where[slot]])
+
+
+@given(
+    st.sampled_from([0, 3, 40, 1022, 1023, 1024, 5000]),
+    st.lists(st.floats(0, 1), max_size=9),
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.floats(0, 6),
+    st.integers(0, 3),
+)
+def test_lifting_to_a_floor(floor, shares, early, late, wealth, known):
+    """Cheapest first, whether gaps are small enough to be counted or have to be sorted."""
+    gaps = [round(share * floor) for share in shares]
+    budget, known = round(wealth * floor), min(known, len(gaps) + early + late)
+    expected = naive.cheapest_first([*gaps, *[floor] * early, *[floor + 1] * late], budget)
+    lacking = np.empty(kernels.COUNTED + 1, np.int64)
+    found = kernels._lifted(np.array(gaps, np.int64), floor, early, late, budget, known, lacking)
+    assert found == max(expected, known)

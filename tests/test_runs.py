@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -70,13 +71,16 @@ def as_first_version(folder, soft):
     """The same votes as 0.1.0 wrote them: the classifier in several places, another name for the mask."""
     manifest = json.loads((folder / "manifest.json").read_text())
     classifier = manifest.pop("classifier")
-    for key in ("cuts", "shard_digests", "manifest_digest"):
+    for key in ("shard_digests", "manifest_digest"):
         manifest.pop(key)
-    manifest |= {"version": 1, "ablation": classifier["ablation"]}
+    manifest |= {"version": 1, "margins": True, "ablation": classifier["ablation"]}
     manifest["soft"] = soft and {"labels": classifier["soft"]["best"], "cap": classifier["soft"]["cap"]}
     manifest["made"]["soft"] = classifier["soft"]
     manifest["made"]["model"]["hide"] = classifier["hide"]
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    for shard in folder.glob("shard-*"):
+        table = pq.read_table(shard)
+        pq.write_table(table.drop_columns(["cuts"]) if soft else table, shard)
 
 
 @pytest.mark.parametrize("soft", [None, cc.Soft(0.3, 2)], ids=["hard", "soft"])

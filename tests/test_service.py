@@ -643,7 +643,7 @@ def test_what_to_show(tmp_path, votes):
         (Request(), "say what to show"),
         (Request(source=tmp_path, demo=True), "say what to show"),
         (Request(source=tmp_path / "certs", votes=tmp_path / "other"), "not what"),
-        (Request(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "--votes"),
+        (Request(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "nowhere is not there"),
         (Request(source=tmp_path / "nowhere"), "nowhere"),
     ):
         with pytest.raises(CostcertError, match=said):

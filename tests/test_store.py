@@ -302,6 +302,7 @@ def test_a_folder_is_read_a_shard_at_a_time(folder):
 def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
     """Same manifest, other numbers: what is on disk stays, and says that it is something else."""
     first, second = hard_votes(), hard_votes()
+    second = second.replace(ballots=np.broadcast_to(second.truth[:, None], (10, 12)))
     made = {"votes": (first, second), "certificates": (cc.certify(first, 2), cc.certify(second, 2))}[what]
     write = {"votes": cc.write_votes, "certificates": cc.write_certificates}[what]
     read = {"votes": cc.read_votes, "certificates": cc.read_certificates}[what]

@@ -66,6 +66,7 @@ def test_votes_are_what_each_mutant_says_when_asked_alone(monkeypatch, at_once, 
 
 def test_an_image_of_many_mutants_is_asked_in_parts(monkeypatch):
     monkeypatch.setattr(polling, "_MUTANTS_AT_ONCE", 5)
+    monkeypatch.setattr(polling, "refuse_batch_dependence", lambda *asked: None)
     model = Tiny()
     vote(model, pictures(2), ABLATION)
     assert set(model.asked) == {(1, 5), (1, 4)}
@@ -99,7 +100,8 @@ def test_the_manifest_says_how_the_votes_were_made(tmp_path):
     assert made["probe"] is None
 
 
-def test_a_second_run_does_only_what_is_missing(tmp_path):
+def test_a_second_run_does_only_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(polling, "refuse_batch_dependence", lambda *asked: None)
     data, told = pictures(), []
     vote(Tiny(), data, ABLATION, out=tmp_path, shard_size=3)
     whole = shards(tmp_path)

@@ -46,22 +46,23 @@ def certify(
             against; by default each patch is certified for the classifier that masks for it.
     """
     wanted = concrete_patches(patches, votes.image_size)
-    classifier = replace(
-        votes.classifier, ties=ties, mask=None if mask is None else concrete(mask, votes.image_size)
-    )
-    chosen_ones = chosen(defenders, soft=votes.is_soft, partial=votes.known is not None)
+    certified = chosen(defenders, soft=votes.is_soft, partial=votes.known is not None)
+    fixed = None if mask is None else concrete(mask, votes.image_size)
+    # Who does not mask predicts the same, whatever others mask for.
+    masking = any(defender.masks for defender in certified)
+    classifier = replace(votes.classifier, ties=ties, mask=fixed if masking else None)
     trusted = distrusting(votes, uncertain=uncertain, epsilon=epsilon, tau=tau)
     sets = {patch: touched(votes.ablation, patch, votes.image_size) for patch in wanted}
     results: dict[Case, tuple[Counts, Counts]] = {}
     by_votes: Counts | None = None
-    for defender in chosen_ones:
+    for defender in certified:
         windows = {
             patch: masked_for(classifier, patch, votes.image_size) if defender.masks else of
             for patch, of in sets.items()
         }
         min_ks = defender.min_k(trusted, list(windows.values()), ties=ties)
         for (patch, window), min_k in zip(windows.items(), min_ks, strict=True):
-            if defender.masks:
+            if not defender.ranks_by_votes:
                 rank = defender.rank(votes, window)
             else:
                 rank = by_votes = defender.rank(votes, window) if by_votes is None else by_votes

@@ -102,10 +102,9 @@ def classifier_of(votes: Mapping[str, Any]) -> dict[str, Any]:
     """What votes with this manifest are the ballots of: ablation, hide, soft."""
     if votes.get("version") != 1:
         return {key: votes["classifier"][key] for key in ("ablation", "hide", "soft")}
-    made, soft = votes.get("made") or {}, votes.get("soft")  # as 0.1.0 wrote it
-    temperature = (made.get("soft") or {}).get("temperature")
-    soft = soft and {"temperature": temperature, "best": soft["labels"], "cap": soft["cap"]}
-    return {"ablation": votes["ablation"], "hide": (made.get("model") or {}).get("hide"), "soft": soft}
+    made, soft = votes["made"], votes["soft"]  # as 0.1.0 wrote it
+    soft = soft and {**made["soft"], "best": soft["labels"], "cap": soft["cap"]}
+    return {"ablation": votes["ablation"], "hide": made["model"]["hide"], "soft": soft}
 
 
 class Question:
@@ -118,8 +117,9 @@ class Question:
         self.ablation, self.soft, self.mask = asked["ablation"], asked["soft"], asked["mask"]
         if asked["hide"] != cast["hide"] or self.soft not in (None, cast["soft"]):
             raise ValueError(f"{asked} is certified, but the votes are of {cast}")
-        if asked["defender"] is not None:
-            raise ValueError("certificates are of all their defenders, but their classifier names one")
+        masking = [defender for defender in manifest["defenders"] if defender in MASKING]
+        if asked["defender"] is not None or (self.mask is not None and not masking):
+            raise ValueError("certificates are of all their defenders, and only some of these mask")
         given = mutants(cast["ablation"], *self.size)
         where = {kept: number for number, kept in reversed(list(enumerate(given)))}
         wanted = mutants(self.ablation, *self.size)
@@ -134,9 +134,9 @@ class Question:
         if self.ties not in ("against", "lowest") or (self.tau and not self.soft):
             raise ValueError(f"there are no such certificates: ties {self.ties!r}, tau {self.tau}")
         if self.epsilon is not None:  # distances are numbers of 32 bits, and are compared with one
-            (self.epsilon,) = struct.unpack("f", struct.pack("f", float(self.epsilon)))
-            if not self.epsilon >= 0:
-                raise ValueError(f"epsilon is not negative, got {self.epsilon}")
+            if isinstance(self.epsilon, bool | str) or not self.epsilon >= 0:
+                raise ValueError(f"epsilon is {self.epsilon!r}, expected a number that is not negative")
+            (self.epsilon,) = struct.unpack("f", struct.pack("f", self.epsilon))
         self.cases = [
             (defender, patch) for defender in manifest["defenders"] for patch in manifest["patches"]
         ]

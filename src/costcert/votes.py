@@ -182,9 +182,7 @@ class Votes:
         if ballots is None:
             ballots = np.take_along_axis(spread, given.argmax(axis=2)[..., None], axis=2)[..., 0]
         recipe = Soft(temperature, spread.shape[2], whole(cap, "the cap of a soft ballot"))
-        return cls(
-            ballots, truth, num_classes=num_classes, recipe=recipe, labels=spread, units=given, **more
-        )
+        return cls(ballots, truth, num_classes=num_classes, recipe=recipe, labels=spread, units=given, **more)
 
     @classmethod
     def joined(cls, parts: Sequence[Votes]) -> Votes:

@@ -115,9 +115,9 @@ class Replay:
         elif self._manifest.get("version") != FIRST_VERSION and noted != expected.about():
             other = [key for key, value in expected.about().items() if noted.get(key) != value]
             found.append(f"the data are not those that voted: their {', '.join(other or noted)} differ")
-        known, names = self._manifest.get("class_names"), dataset.class_names
-        if known is not None and names is not None and list(known) != list(names):
-            found.append("the classes of these votes have other names than those of the data")
+        names = dataset.class_names or self._model.class_names
+        if self._manifest.get("class_names") != (None if names is None else list(names)):
+            found.append("the classes of these votes have other names than those of the data or the model")
         return found
 
     def _bold_probe(self, measured: Mapping[str, Any]) -> list[str]:

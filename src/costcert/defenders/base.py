@@ -72,6 +72,11 @@ class Defender(ABC):
         self._refuse_soft(votes)
         return _without_promise(1 + self.rivals(votes, patches, ties), votes, self.reads_unknown)
 
+    @property
+    def ranks_by_votes(self) -> bool:
+        """Whether the prediction ranks labels by their votes, as most do."""
+        return type(self).position is Defender.position
+
     def position(self, votes: Votes, touched: Touched) -> Counts:
         """[N], the rank: min-k with an empty touched set, and ties as the prediction breaks them."""
         nothing = [Touched.nothing(votes.num_mutants)]

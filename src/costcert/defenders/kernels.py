@@ -521,6 +521,59 @@ _ones: Any = _set_bits
 
 
 @compiled
+def _steps(words: Any) -> tuple[Any, Any]:
+    """The walk through T_p given as bits: flips and offsets as in `Touched`.
+
+    In each step those that become clean come first, so that on the way no label has more votes in T than it
+    has in one of the T_p.
+    """
+    cases, width = words.shape
+    before = np.zeros(width, dtype=np.uint64)
+    offsets = np.zeros(cases + 1, dtype=np.int64)
+    for p in range(cases):
+        changed: Int = 0
+        for w in range(width):
+            changed += np.int64(_ones(words[p, w] ^ before[w]))
+            before[w] = words[p, w]
+        offsets[p + 1] = offsets[p] + changed
+    flips = np.empty(offsets[cases], dtype=np.int32)
+    before[:] = 0
+    place = 0
+    for p in range(cases):
+        for becomes_touched in (False, True):
+            for w in range(width):
+                bits = words[p, w] & ~before[w] if becomes_touched else before[w] & ~words[p, w]
+                while bits:
+                    lowest = bits & (~bits + np.uint64(1))
+                    bits ^= lowest
+                    i = 64 * w + np.int64(_ones(lowest - np.uint64(1)))
+                    flips[place] = i if becomes_touched else ~i
+                    place += 1
+        before[:] = words[p]
+    return flips, offsets
+
+
+@compiled
+def _best_windows(
+    flips: Any, offsets: Any, voted: Any, listed: Int, held: Any, best: Any, where: Any
+) -> None:
+    """For each label the most of its votes that one T_p holds, and that p."""
+    held[:listed] = 0
+    best[:listed] = 0
+    where[:listed] = 0
+    for p in range(len(offsets) - 1):
+        for f in range(offsets[p], offsets[p + 1]):
+            flip = flips[f]
+            slot = voted[flip ^ (flip >> 31)]
+            if slot < 0:
+                continue
+            held[slot] += 1 if flip >= 0 else -1
+            if held[slot] > best[slot]:
+                best[slot] = held[slot]
+                where[slot] = p
+
+
+@compiled
 def _windows(words: Any, ballots: Any, counts: Any, order: Any, starts: Any) -> None:
     """How many of `ballots` (bits) each T_p holds, and the p in order of falling counts."""
     starts[:] = 0
@@ -565,27 +618,37 @@ def _best_window_outside(
 
 
 @compiled
-def _passing(
-    p: Int,
-    floor: Int,
-    free: Int,
-    contenders: Int,
-    name: Any,
-    votes: Any,
-    counts: Any,
-    lowest: bool,
-    unlisted_before: Int,
-    unlisted_after: Int,
-) -> tuple[Int, Int, Int]:
+def _best_window_at_most(words: Any, ballots: Any, p: Int, most: Int, guess: Int) -> tuple[Int, Int]:
+    """The same in no order, for labels with few votes; done once `most` are found, which none exceeds."""
+    best = _held(words, ballots, guess, p)
+    window = 0
+    while best < most and window < len(words):
+        held = _held(words, ballots, window, p)
+        if held > best:
+            best = held
+            guess = window
+        window += 1
+    return best, guess
+
+
+@inlined
+def _passing(reach: Any, floor: Int, free: Int, before: Int, behind: Int) -> tuple[Int, Int, Int]:
     """How many labels may reach `floor`: listed ones, unlisted at that price, unlisted at one more."""
-    star = name[0]
-    listed = 0
-    for slot in range(1, contenders):
-        need = floor + (1 if lowest and name[slot] > star else 0)
-        listed += votes[slot] - counts[slot, p] + free >= need
-    early = unlisted_before + (0 if lowest else unlisted_after)
-    late = unlisted_after if lowest else 0
-    return listed, early if free >= floor else 0, late if free >= floor + 1 else 0
+    listed = reach[0, max(floor - free, 0)] + reach[1, max(floor + 1 - free, 0)]
+    return listed, before if free >= floor else 0, behind if free > floor else 0
+
+
+@compiled
+def _lifted(gaps: Any, floor: Int, early: Int, late: Int, budget: Int, known: Int, lacking: Any) -> Int:
+    """How many rivals are lifted to `floor`, no listed one costing more than one without votes."""
+    price = max(floor, 0)
+    late_price = max(floor + 1, 0)
+    if late_price <= COUNTED:
+        lifted, _ = _cheapest_counted(gaps, price, early, late_price, late, budget, known, lacking)
+    else:
+        _sort(gaps)
+        lifted, _ = cheapest_first(gaps, len(gaps), price, early, late_price, late, budget, known)
+    return lifted
 
 
 @compiled
@@ -601,6 +664,10 @@ def masked(
 ) -> None:
     """PatchGuard's masks: every label loses its best window, in the prediction and in the bound.
 
+    Walks from one T_p to the next, keeping for each label its clean votes, and for each number of votes how
+    many rivals have as many left. A flip changes one of either, so that a case costs what changes in it,
+    however many labels there are.
+
     Args:
         ballots: [N, B]; a negative one is unknown: always the attacker's.
         words: [P, W], T_p as bits.
@@ -610,16 +677,27 @@ def masked(
     """
     count, num_mutants = ballots.shape
     cases, width = words.shape
+    flips, offsets = _steps(words)
     slot_of = np.full(num_classes, -1, dtype=np.int32)
+    voted = np.empty(num_mutants, dtype=np.int32)
     name = np.empty(num_mutants + 1, dtype=np.int64)
     votes = np.empty(num_mutants + 1, dtype=np.int64)
+    clean = np.empty(num_mutants + 1, dtype=np.int64)
+    # A rival that loses its ties with the true label comes after it: it needs one vote more.
+    after = np.empty(num_mutants + 1, dtype=np.int64)
     voters = np.empty((num_mutants + 1, width), dtype=np.uint64)
-    unknown = np.zeros(width, dtype=np.uint64)
+    # The window that holds most of a label's votes, of all and of those outside T_p, and how many it holds.
+    best = np.empty(num_mutants + 1, dtype=np.int64)
+    where = np.empty(num_mutants + 1, dtype=np.int64)
+    outside = np.empty(num_mutants + 1, dtype=np.int64)
+    counts = np.empty(cases, dtype=np.int32)
+    order = np.empty(cases, dtype=np.int32)
     starts = np.empty(num_mutants + 1, dtype=np.int64)
-    budgets = np.zeros(cases, dtype=np.int64)
-    for p in range(cases):
-        for w in range(width):
-            budgets[p] += np.int64(_ones(words[p, w]))
+    # reach[after, v]: rivals with at least v clean votes.
+    reach = np.empty((2, num_mutants + 2), dtype=np.int64)
+    contenders = np.empty(num_mutants + 1, dtype=np.int64)
+    gaps = np.empty(num_mutants + 1, dtype=np.int64)
+    lacking = np.empty(COUNTED + 1, dtype=np.int64)
     for n in range(count):
         star = truth[n]
         slot_of[star] = 0
@@ -627,11 +705,12 @@ def masked(
         votes[0] = 0
         voters[0] = 0
         listed = 1
+        num_unknown = 0
         for i in range(num_mutants):
             label = ballots[n, i]
-            bit = np.uint64(1) << np.uint64(i & 63)
             if label < 0:
-                unknown[i >> 6] |= bit
+                voted[i] = -1
+                num_unknown += 1
                 continue
             slot = slot_of[label]
             if slot < 0:
@@ -641,99 +720,90 @@ def masked(
                 votes[slot] = 0
                 voters[slot] = 0
                 listed += 1
+            voted[i] = slot
             votes[slot] += 1
-            voters[slot, i >> 6] |= bit
-
-        counts = np.empty((listed, cases), dtype=np.int32)
-        order = np.empty((listed, cases), dtype=np.int32)
-        _windows(words, voters[0], counts[0], order[0], starts)
-        most = counts[0, order[0, 0]]
-        score = votes[0] - most
-
-        # Two windows at most are taken from the true label, one in the prediction itself, so labels with
-        # fewer votes than that leaves never pass; the others come first from here on.
-        needed = score - most if len(out) > 0 else score
-        num_unknown: Int = 0
-        for w in range(width):
-            num_unknown += np.int64(_ones(unknown[w]))
-        contenders = 1
-        for slot in range(1, listed):
-            if votes[slot] + num_unknown >= needed:
-                _swap(slot, contenders, name, votes, voters)
-                _windows(words, voters[contenders], counts[contenders], order[contenders], starts)
-                contenders += 1
+            voters[slot, i >> 6] |= np.uint64(1) << np.uint64(i & 63)
         listed_after = 0
         for slot in range(1, listed):
-            listed_after += name[slot] > star
+            after[slot] = name[slot] > star
+            listed_after += after[slot]
         unlisted_after = num_classes - 1 - star - listed_after
         unlisted_before = num_classes - listed - unlisted_after
 
+        if priced or len(rank) > 0:
+            _best_windows(flips, offsets, voted, listed, clean, best, where)
         if len(rank) > 0:
+            score = votes[0] - best[0]
             ahead = unlisted_before if score == 0 else 0
-            for slot in range(1, contenders):
-                rival = votes[slot] - counts[slot, order[slot, 0]]
-                ahead += rival > score or (rival == score and name[slot] < star)
+            for slot in range(1, listed):
+                rival = votes[slot] - best[slot]
+                ahead += rival > score or (rival == score and not after[slot])
             rank[n] = 1 + ahead
-
-        found = 0
-        floor: Int = -FOREVER
-        guess = order[0, 0]
-        gaps = np.empty(contenders, dtype=np.int64)
-        for p in range(cases if len(out) > 0 else 0):
-            free: Int = 0
-            for w in range(width):
-                free += np.int64(_ones(unknown[w] & ~words[p, w]))
-                # The floor is v[y0] - max over p' of the voters in T_p ∪ T_p': a flip moves it by one.
-                if p > 0:
-                    floor -= np.int64(_ones((words[p, w] ^ words[p - 1, w]) & voters[0, w]))
-            listed_passing, early, late = _passing(
-                p, floor, free, contenders, name, votes, counts, lowest, unlisted_before, unlisted_after
-            )
-            if listed_passing + early + late <= found:
-                continue
-            outside, guess = _best_window_outside(words, voters[0], votes[0], counts[0], order[0], p, guess)
-            floor = votes[0] - counts[0, p] - outside
-            listed_passing, early, late = _passing(
-                p, floor, free, contenders, name, votes, counts, lowest, unlisted_before, unlisted_after
-            )
-            if listed_passing + early + late <= found:
-                continue
-            if not priced:
-                found = listed_passing + early + late
-                continue
-            passing = 0
-            for slot in range(1, contenders):
-                need = floor + (1 if lowest and name[slot] > star else 0)
-                clean = votes[slot] - counts[slot, p]
-                if clean + free >= need:
-                    own, _ = _best_window_outside(
-                        words, voters[slot], votes[slot], counts[slot], order[slot], p, order[slot, 0]
-                    )
-                    gaps[passing] = max(0, need - clean + own)
-                    passing += 1
-            rivals = gaps[:passing]
-            _sort(rivals)
-            found, _ = cheapest_first(
-                rivals,
-                passing,
-                max(0, floor),
-                early,
-                max(0, floor + 1),
-                late,
-                budgets[p] + free,
-                found,
-            )
         if len(out) > 0:
+            _windows(words, voters[0], counts, order, starts)
+            # Two windows at most are taken from the true label; labels with fewer votes than that leaves
+            # never pass.
+            needed = votes[0] - 2 * counts[order[0]]
+            reach[:] = 0
+            num_contenders = 0
+            for slot in range(1, listed):
+                clean[slot] = votes[slot]
+                outside[slot] = -1
+                after[slot] = after[slot] and lowest
+                for v in range(votes[slot] + 1):
+                    reach[after[slot], v] += 1
+                if votes[slot] + num_unknown >= needed:
+                    contenders[num_contenders] = slot
+                    num_contenders += 1
+            if not lowest:
+                unlisted_before += unlisted_after
+                unlisted_after = 0
+            found = 0
+            budget = 0
+            free = num_unknown
+            floor: Int = -FOREVER
+            guess = order[0]
+            for p in range(cases):
+                for f in range(offsets[p], offsets[p + 1]):
+                    flip = flips[f]
+                    slot = voted[flip ^ (flip >> 31)]
+                    sign = 1 if flip >= 0 else -1
+                    budget += sign
+                    if slot < 0:
+                        free -= sign
+                    elif slot == 0:
+                        # The floor is v[y0] - max over p' of its voters in T_p ∪ T_p': none that becomes
+                        # clean lowers it, and each that is touched by one at most.
+                        floor -= flip >= 0
+                    else:
+                        # From v clean votes to v - 1 or the other way: one rival less, or more, has v.
+                        v = clean[slot] + (flip < 0)
+                        reach[after[slot], v] -= sign
+                        clean[slot] -= sign
+                        outside[slot] = -1
+                listed_passing, early, late = _passing(reach, floor, free, unlisted_before, unlisted_after)
+                if listed_passing + early + late <= found:
+                    continue
+                taken, guess = _best_window_outside(words, voters[0], votes[0], counts, order, p, guess)
+                floor = votes[0] - counts[p] - taken
+                listed_passing, early, late = _passing(reach, floor, free, unlisted_before, unlisted_after)
+                if listed_passing + early + late <= found:
+                    continue
+                if not priced:
+                    found = listed_passing + early + late
+                    continue
+                passing = 0
+                for c in range(num_contenders):
+                    slot = contenders[c]
+                    need = floor + after[slot]
+                    if clean[slot] + free >= need:
+                        if outside[slot] < 0:
+                            outside[slot], where[slot] = _best_window_at_most(
+                                words, voters[slot], p, min(clean[slot], best[slot]), where[slot]
+                            )
+                        gaps[passing] = max(0, need - clean[slot] + outside[slot])
+                        passing += 1
+                found = _lifted(gaps[:passing], floor, early, late, budget + free, found, lacking)
             out[n] = found
         for slot in range(listed):
             slot_of[name[slot]] = -1
-        unknown[:] = 0
-
-
-@compiled
-def _swap(a: Int, b: Int, name: Any, votes: Any, voters: Any) -> None:
-    if a != b:
-        name[a], name[b] = name[b], name[a]
-        votes[a], votes[b] = votes[b], votes[a]
-        for w in range(voters.shape[1]):
-            voters[a, w], voters[b, w] = voters[b, w], voters[a, w]

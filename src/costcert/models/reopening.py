@@ -6,6 +6,7 @@ for the model of stored votes comes here, and gets that model or an error.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,8 +85,10 @@ def refuse_other_model(
     found["image size"], expected["image size"] = shown(model.image_size), shown(as_image_size(image_size))
     if class_names is not None and model.class_names is not None:
         found["class names"], expected["class names"] = tuple(model.class_names), tuple(class_names)
-    for field, value in expected.items():
-        if found.get(field) != value:
+    for field in {**expected, **found}:
+        value = expected.get(field)
+        # The name is left out of what is noted where it says only where a file lay.
+        if found.get(field) != value and (field in expected or field != "name"):
             raise OtherModelError(
                 f"{spelling or found.get('name')} is not the model that cast these votes "
                 f"({noted.get('name', 'of another name')}, {str(noted.get('digest'))[:19]}), its {field} is "
@@ -94,8 +97,7 @@ def refuse_other_model(
 
 
 def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model says of itself, its preprocessing spread out, and as JSON would have it."""
-    preprocessing = about.get("preprocessing") or {}
-    if preprocessing:
-        preprocessing = Preprocessing.from_json(preprocessing).to_json()
-    return {**{key: value for key, value in about.items() if key != "preprocessing"}, **preprocessing}
+    """What a model says of itself, as a manifest has it, its preprocessing spread out."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(about)))
+    preprocessing = plain.pop("preprocessing", {})
+    return {**plain, **preprocessing}

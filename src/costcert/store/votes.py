@@ -73,8 +73,6 @@ def votes_manifest(votes: Votes, *, images: int, shard_size: int) -> dict[str, A
         "image_size": list(votes.image_size),
         "num_classes": votes.num_classes,
         "class_names": None if votes.class_names is None else list(votes.class_names),
-        "margins": votes.margins is not None,
-        "cuts": votes.cuts is not None,
         "made": dict(votes.about),
     }
 
@@ -227,16 +225,19 @@ class VotesFolder:
         if table.num_rows != rows:
             raise StoreError(f"{path} holds {table.num_rows} images, expected {rows}: make it again")
 
-        def per_mutant(name: str, wanted: Any) -> Any:
-            return list_column(table, name, path) if wanted else None
+        def per_mutant(name: str) -> Any:
+            return list_column(table, name, path) if name in table.column_names else None
 
         # Before version 2 the mask had another name.
-        mask = "asked" if self.manifest["version"] == FIRST_VERSION else "known"
-        known = per_mutant(mask, mask in table.column_names)
+        known = per_mutant("asked" if self.manifest["version"] == FIRST_VERSION else "known")
         soft = self.classifier.soft
-        labels, units = (per_mutant(name, soft) for name in ("soft_labels", "soft_units"))
+        soft_columns = [list_column(table, name, path) for name in ("soft_labels", "soft_units") if soft]
         try:
-            shape = (rows, self.num_mutants, -1 if soft is None else soft.best)
+            labels, units = (
+                (column.reshape(rows, self.num_mutants, -1) for column in soft_columns)
+                if soft_columns
+                else (None, None)
+            )
             return Votes(
                 list_column(table, "ballots", path),
                 plain_column(table, "truth", path),
@@ -246,13 +247,13 @@ class VotesFolder:
                 image_size=self.image_size,
                 image_ids=plain_column(table, "image_id", path),
                 class_names=self.manifest.get("class_names"),
-                margins=per_mutant("margins", self.manifest.get("margins")),
-                cuts=per_mutant("cuts", self.manifest.get("cuts")),
+                margins=per_mutant("margins"),
+                cuts=per_mutant("cuts"),
                 unread=plain_column(table, "unread", path) if "unread" in table.column_names else None,
                 known=None if known is None else known == 1,
                 recipe=soft,
-                labels=None if labels is None else labels.reshape(shape),
-                units=None if units is None else units.reshape(shape),
+                labels=labels,
+                units=units,
                 about=self.manifest["made"],
             )
         except (CostcertError, ValueError, TypeError) as error:
