@@ -37,6 +37,7 @@ SECTIONS = {
         "Witness",
     ),
     "From pictures to votes": ("load_model", "parse_dataset", "vote", "Soft", "Classifier"),
+    "What is certified": ("Defence",),
     "In use": ("Deployed",),
     "Tables on disk": ("write_votes", "read_votes", "write_certificates", "read_certificates"),
     "Errors": ("CostcertError",),
@@ -44,7 +45,7 @@ SECTIONS = {
 # For those who add a part of their own (extending.md).
 PARTS = (
     ("costcert.defenders", ("find",)),
-    ("costcert.defenders.base", ("Defender", "Doubt")),
+    ("costcert.defenders.base", ("Defender",)),
     ("costcert.geometry.ablations", ("Segment", "Region", "Part")),
     ("costcert.geometry.touch", ("touched", "Touched")),
     ("costcert.datasets.base", ("Dataset", "ImageError")),

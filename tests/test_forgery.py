@@ -270,7 +270,7 @@ def certified_anew(folder):
 
 
 def is_more_careful(path, forged, honest):
-    """A probe may allow for more than was seen. No two agree, so half of what one allows for may pass, too."""
+    """A probe may allow for more than was seen; no two agree, so half of what one allows for may pass."""
     new, old = at(forged, path[:-1]).get(path[-1]), at(honest, path)
     return isinstance(new, int | float) and new >= old / 2
 

@@ -1,6 +1,7 @@
 """A run is reopened in one place: certificates are shown beside the votes they came from, or not at all."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,6 +15,8 @@ from costcert.errors import CostcertError
 from costcert.store.runs import open_run
 from costcert.voting import vote
 from tiny import Tiny, pictures
+
+SAMPLE = Path(cc.__file__).parent / "sample" / "model"
 
 
 def costcert(*args):
@@ -114,3 +117,50 @@ def test_certificates_of_the_first_version_are_refused_in_one_sentence(two_runs)
         cc.read_certificates(folder / "certs")
     result = costcert("check", folder / "certs", "--votes", folder / "votes")
     assert (result.exit_code, "make it again with this version" in result.stderr) == (2, True)
+
+
+def test_a_run_is_attacked_as_it_was_certified(tmp_path):
+    pytest.importorskip("torch", reason="the sample's network needs costcert[models]")
+    ask = ["--model", SAMPLE, "--data", "sample", "--limit", 3]
+    assert costcert("vote", *ask, "--soft", "0.25,4", "--out", tmp_path / "votes").exit_code == 0
+    wanted = ["--ablation", "columns:4/stride=2", "--ties", "lowest", "-o", tmp_path / "certs"]
+    assert costcert("certify", tmp_path / "votes", "-p", "2", *wanted).exit_code == 0
+    little = ["--patch", "2", "--steps", 0, "--random", 2, "--out", tmp_path / "attack"]
+    refused = costcert("attack", *ask, *little, "--run", tmp_path / "certs", "--soft", "0.5,4")
+    assert (refused.exit_code, "leave --soft out" in refused.stderr) == (2, True)
+    made = costcert("attack", *ask, *little, "--run", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    manifest = json.loads((tmp_path / "attack" / "manifest.json").read_text())
+    assert manifest["classifier"] == {
+        **json.loads((tmp_path / "certs" / "manifest.json").read_text())["classifier"],
+        "defender": "costcert",
+    }
+
+
+def test_a_shipped_model_is_found_to_be_the_one_that_voted(tmp_path):
+    pytest.importorskip("torch", reason="the network needs costcert[models]")
+    pytest.importorskip("fastapi", reason="the page needs costcert[explore]")
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "signs.npz", images=images, labels=[0, 1, 2, 42])
+    ask = ["--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz"]
+    assert costcert("vote", *ask, "--out", tmp_path / "votes").exit_code == 0
+    _, deployed = opened(Request(source=tmp_path / "votes", model="shipped:gtsrb"))
+    assert deployed.classifier == open_run(tmp_path / "votes").classifier_by("costcert")
+    listed = deployed.predict(list(images), k=43)
+    votes = cc.read_votes(tmp_path / "votes")
+    rank = cc.certify(votes, 2, "costcert").rank("costcert", 2)
+    assert (np.argmax(listed == votes.truth[:, None], axis=1) + 1 == rank).all()
+
+
+def test_an_onnx_model_is_checked_with_the_mean_and_std_that_were_noted(tmp_path):
+    onnx_file = pytest.importorskip("test_models", reason="ONNX needs costcert[models,onnx]").onnx_file
+    onnx_file(tmp_path / "net.onnx", ["n", 3, 32, 32])
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "data.npz", images=images, labels=[0, 1, 2, 0])
+    data = ["--model", f"onnx:{tmp_path}/net.onnx", "--data", f"npz:{tmp_path}/data.npz"]
+    how = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.3,0.25", "--ablation", "columns:8/stride=8"]
+    made = costcert("vote", *data, *how, "--hide", "zero", "--out", tmp_path / "votes")
+    assert made.exit_code == 0, made.output
+    assert costcert("certify", tmp_path / "votes", "-p", "2", "-o", tmp_path / "certs").exit_code == 0
+    result = costcert("check", tmp_path / "certs", "--votes", tmp_path / "votes", *data, "--replay", 4)
+    assert (result.exit_code, "has those that voted" in result.stdout) == (0, True), result.output

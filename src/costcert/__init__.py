@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from costcert.witnesses import strongest as strongest
     from costcert.witnesses import witness as witness
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "certificates": ("Certificates",),

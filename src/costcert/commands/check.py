@@ -90,9 +90,9 @@ def run(request: Request) -> bool:
             try:
                 with _damage_in_one_sentence(request.votes or request.certificates):
                     replay = Replay(request, voted)
-                console.print(f"Weights: {request.model} has those that voted")
-                if ballots is not None and request.replay is not None:
-                    problems += replay.problems(console, ballots.ids(), ballots.images)
+                    console.print(f"Weights: {request.model} has those that voted")
+                    if ballots is not None and request.replay is not None:
+                        problems += replay.problems(console, ballots.ids(), ballots.images)
             except OtherModelError as error:
                 problems.append(str(error))
     for problem in problems[:_SHOWN]:
