@@ -684,7 +684,7 @@ def test_lifting_to_a_floor(floor, shares, early, late, wealth, known):
 def test_the_best_window_of_a_rival_is_another_where_the_patch_covers_part_of_it(
     kept, side, classes, ballots
 ):
-    """Its best window of all is no longer the best outside T_p: taking it for that, min-k would be too high."""
+    """Its best window is then not the best outside T_p, and taking it for that min-k would be too high."""
     family, patch = naive.Strips("columns", kept), cc.Rectangle(1, side)
     scene = Scene((1, len(ballots)), [family], patch, naive.rectangle(1, side))
     election = Election(scene, [ballots], [0], classes)
