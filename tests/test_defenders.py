@@ -712,3 +712,21 @@ def test_lifting_to_a_floor(floor, shares, early, late, wealth, known):
     lacking = np.empty(kernels.COUNTED + 1, np.int64)
     found = kernels._lifted(np.array(gaps, np.int64), floor, early, late, budget, known, lacking)
     assert found == max(expected, known)
+
+
+@pytest.mark.parametrize(
+    ("kept", "side", "classes", "ballots"),
+    [
+        (3, 1, 6, [3, 3, 3, 3, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0]),
+        (3, 2, 7, [0, 0, 4, 4, 2, 2, 0, 0, 4, 4, 1, 1, 3, 3, 0, 0, 1, 1, 4]),
+        (3, 2, 6, [0, 3, 0, 2, 0, 2, 2, 0, 1, 1, 0, 2, 0, 0, 3, 3, 0, 1, 3, 1]),
+    ],
+)
+def test_the_best_window_of_a_rival_is_another_where_the_patch_covers_part_of_it(
+    kept, side, classes, ballots
+):
+    """Its best window is then not the best outside T_p, and taking it for that min-k would be too high."""
+    family, patch = naive.Strips("columns", kept), cc.Rectangle(1, side)
+    scene = Scene((1, len(ballots)), [family], patch, naive.rectangle(1, side))
+    election = Election(scene, [ballots], [0], classes)
+    assert certified(election, MASKED) == {name: defined(election, name, "against") for name in MASKED}

@@ -33,6 +33,11 @@ FEW = 64
 PICKED = 6
 COUNTED = 1023
 
+# What is known of the votes that a rival loses outside T_p: nothing since a flip, a lower bound, all.
+FLIPPED = 0
+AT_LEAST = 1
+EXACT = 2
+
 
 @inlined
 def _affordable(each: Int, count: Int, lifted: Int, cost: Int, budget: Int, known: Int) -> Int:
@@ -619,7 +624,7 @@ def _best_window_outside(
 
 @compiled
 def _best_window_at_most(words: Any, ballots: Any, p: Int, most: Int, guess: Int) -> tuple[Int, Int]:
-    """The same in no order, for labels with few votes; done once `most` are found, which none exceeds."""
+    """The same in no order, done once a window holds `most`, which none exceeds."""
     best = _held(words, ballots, guess, p)
     window = 0
     while best < most and window < len(words):
@@ -686,10 +691,12 @@ def masked(
     # A rival that loses its ties with the true label comes after it: it needs one vote more.
     after = np.empty(num_mutants + 1, dtype=np.int64)
     voters = np.empty((num_mutants + 1, width), dtype=np.uint64)
-    # The window that holds most of a label's votes, of all and of those outside T_p, and how many it holds.
+    # The window that holds most of a label's votes, how many, and how many of those outside T_p; the last
+    # is counted when it is asked for, and again after a flip.
     best = np.empty(num_mutants + 1, dtype=np.int64)
     where = np.empty(num_mutants + 1, dtype=np.int64)
     outside = np.empty(num_mutants + 1, dtype=np.int64)
+    stale = np.empty(num_mutants + 1, dtype=np.int8)
     counts = np.empty(cases, dtype=np.int32)
     order = np.empty(cases, dtype=np.int32)
     starts = np.empty(num_mutants + 1, dtype=np.int64)
@@ -748,7 +755,7 @@ def masked(
             num_contenders = 0
             for slot in range(1, listed):
                 clean[slot] = votes[slot]
-                outside[slot] = -1
+                stale[slot] = FLIPPED
                 after[slot] = after[slot] and lowest
                 for v in range(votes[slot] + 1):
                     reach[after[slot], v] += 1
@@ -780,7 +787,7 @@ def masked(
                         v = clean[slot] + (flip < 0)
                         reach[after[slot], v] -= sign
                         clean[slot] -= sign
-                        outside[slot] = -1
+                        stale[slot] = FLIPPED
                 listed_passing, early, late = _passing(reach, floor, free, unlisted_before, unlisted_after)
                 if listed_passing + early + late <= found:
                     continue
@@ -792,18 +799,30 @@ def masked(
                 if not priced:
                     found = listed_passing + early + late
                     continue
-                passing = 0
-                for c in range(num_contenders):
-                    slot = contenders[c]
-                    need = floor + after[slot]
-                    if clean[slot] + free >= need:
-                        if outside[slot] < 0:
+                # First with what the last best window of each rival holds now, no more than its best window:
+                # mostly this alone shows that no more rivals can be paid for.
+                lifted = found
+                for exact in (False, True):
+                    passing = 0
+                    for c in range(num_contenders):
+                        slot = contenders[c]
+                        need = floor + after[slot]
+                        if clean[slot] + free < need:
+                            continue
+                        if stale[slot] == FLIPPED:
+                            outside[slot] = _held(words, voters[slot], where[slot], p)
+                            stale[slot] = AT_LEAST
+                        if exact and stale[slot] == AT_LEAST:
                             outside[slot], where[slot] = _best_window_at_most(
                                 words, voters[slot], p, min(clean[slot], best[slot]), where[slot]
                             )
+                            stale[slot] = EXACT
                         gaps[passing] = max(0, need - clean[slot] + outside[slot])
                         passing += 1
-                found = _lifted(gaps[:passing], floor, early, late, budget + free, found, lacking)
+                    lifted = _lifted(gaps[:passing], floor, early, late, budget + free, found, lacking)
+                    if lifted == found:
+                        break
+                found = lifted
             out[n] = found
         for slot in range(listed):
             slot_of[name[slot]] = -1
