@@ -30,7 +30,7 @@ from costcert.models.architectures import Built, build, view_of
 from costcert.models.loading import load_model
 from costcert.models.mutants import Mutants
 from costcert.models.torch_classifier import TorchClassifier
-from costcert.voting import vote
+from costcert.votes.voting import vote
 from stopwatch import Timing, medians, timing
 
 NAME, SIDE, CLASSES = "vit_base_patch16_224", 224, 1000

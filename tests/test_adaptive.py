@@ -12,8 +12,8 @@ import costcert as cc
 from costcert.cli import app
 from costcert.errors import CostcertError, VotesError
 from costcert.models.classifier import Soft
-from costcert.questions import Question, rounds
-from costcert.voting import vote
+from costcert.votes.adaptive import Question, rounds
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 

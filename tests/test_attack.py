@@ -20,9 +20,9 @@ from costcert.attacks.campaign import attack
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
 from costcert.attacks.judging import Judge
+from costcert.attacks.placements import Prices, Sites, best_spots
 from costcert.attacks.results import Results
 from costcert.attacks.shard import Shard
-from costcert.attacks.spots import Prices, Sites, best_spots
 from costcert.attacks.universal import UniversalPatch
 from costcert.cli import app
 from costcert.datasets.arrays import ArrayDataset

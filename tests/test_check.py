@@ -20,15 +20,17 @@ from typer.testing import CliRunner
 
 import costcert as cc
 import naive
-from costcert import chain, check, compiled
+from costcert import compiled
 from costcert.cli import app
-from costcert.commands.check import Request, run
+from costcert.cli.check import Request, run
 from costcert.datasets.subsets import Subset, limited
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Segment
 from costcert.models.classifier import Soft
 from costcert.store import VotesFolder
-from costcert.voting import vote
+from costcert.verification import checker as check
+from costcert.verification import digests as chain
+from costcert.votes.voting import vote
 from sealing import manifest_of, seal
 from strategies import elections, scenes, soft_elections, ties
 from tiny import Tiny, pictures

@@ -26,10 +26,10 @@ from fastapi import FastAPI, Response
 
 import costcert as cc
 from costcert.explorer import serving
-from costcert.explorer.bodies import Limits
 from costcert.explorer.connections import Table
-from costcert.explorer.exhibit import Exhibit
 from costcert.explorer.service import create_app
+from costcert.explorer.session import Exhibit
+from costcert.explorer.uploads import Limits
 from served import running, served
 
 # Seconds, far beyond what anything here takes: whatever is not there by then never comes.

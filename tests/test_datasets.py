@@ -16,7 +16,7 @@ from costcert.datasets.base import UNREADABLE, Dataset, ImageError
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited, read_ids, with_ids
 from costcert.errors import CostcertError
-from costcert.voting import vote
+from costcert.votes.voting import vote
 from tiny import Tiny
 
 RNG = np.random.default_rng(5)

@@ -11,7 +11,7 @@ from costcert.defenders import find
 from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
 from costcert.models.classifier import Soft, ballots_of
-from costcert.voting import vote
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 ABLATION = "columns:3"

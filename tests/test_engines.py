@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 import costcert as cc
 from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
-from costcert.cli import app
-from costcert.commands import spreading, vote
-from costcert.commands.attack import AttackJob
-from costcert.commands.spreading import Spread
+from costcert.cli import app, vote
+from costcert.cli import engine as spreading
+from costcert.cli.attack import AttackJob
+from costcert.cli.engine import Spread
 from costcert.engines import Resources, find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
 from costcert.engines.on_local import place
@@ -410,7 +410,7 @@ class LeakyJob(AttackJob):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_false_certificate_ends_every_engine_with_3(tmp_path, monkeypatch):
-    monkeypatch.setattr("costcert.commands.attack.AttackJob", LeakyJob)
+    monkeypatch.setattr("costcert.cli.attack.AttackJob", LeakyJob)
 
     def falsely(name, *more):
         result = CliRunner().invoke(app, attacking(tmp_path / name, "--shard-size", "3", *more))

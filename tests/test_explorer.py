@@ -16,12 +16,12 @@ from PIL import Image
 import costcert as cc
 import naive
 from browser import opened
-from costcert.certification import distrusting
+from costcert.certification.certify import distrusting
 from costcert.datasets.arrays import ArrayDataset
-from costcert.explorer.exhibit import Exhibit
+from costcert.explorer.access import Access
+from costcert.explorer.image import Terms, ballots_of
 from costcert.explorer.pictures import Pictures
-from costcert.explorer.shield import Access
-from costcert.explorer.single import Terms, ballots_of
+from costcert.explorer.session import Exhibit
 from costcert.geometry.sizes import as_image_size
 from costcert.geometry.touch import touched
 from served import served

@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 
 import costcert as cc
-from costcert import chain
 from costcert.errors import CostcertError
 from costcert.store import VotesFolder, files
-from costcert.voting import vote
+from costcert.verification import digests as chain
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 HERE = os.path.dirname(__file__)
@@ -35,7 +35,7 @@ VOTE = f"""
     import sys
     sys.path.insert(0, {HERE!r})
     from tiny import Tiny, pictures
-    from costcert.voting import vote
+    from costcert.votes.voting import vote
     print("ready", flush=True)
     vote(Tiny(pause=0.01), pictures(60), "columns:3", out=sys.argv[1], shard_size=3)
 """
@@ -46,8 +46,8 @@ COMMAND = """
     print("ready", flush=True)
     app(sys.argv[1:])
 """
-CERTIFY = COMMAND.format(imports="import costcert.commands.certify, costcert.defenders.kernels")
-REPORT = COMMAND.format(imports="import costcert.commands.report")
+CERTIFY = COMMAND.format(imports="import costcert.cli.certify, costcert.defenders.kernels")
+REPORT = COMMAND.format(imports="import costcert.cli.report")
 
 
 def start(script, *args):
@@ -203,7 +203,7 @@ def test_training_survives_being_killed(tmp_path):
         images=rng.integers(0, 256, (60, 8, 8), dtype=np.uint8),
         labels=np.arange(60) % 2,
     )
-    script = COMMAND.format(imports="import torch; torch.set_num_threads(1); import costcert.commands.train")
+    script = COMMAND.format(imports="import torch; torch.set_num_threads(1); import costcert.cli.train")
     ask = [
         "train",
         "--model",

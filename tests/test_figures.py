@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import costcert as cc
+from costcert.certification.accuracy import Tally, wilson
 from costcert.errors import CostcertError
-from costcert.metrics import Tally, wilson
 from costcert.reports.figures import (
     COLUMN,
     FIGURES,

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import costcert as cc
-from costcert.commands.check import Request, run
+from costcert.cli.check import Request, run
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.patches import parse_patch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import costcert as cc
-from costcert.metrics import Tally, wilson
+from costcert.certification.accuracy import Tally, wilson
 
 
 def certificates(rank, min_k, num_classes=10):

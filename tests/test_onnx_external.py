@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 import costcert as cc
 from costcert.errors import CostcertError
-from costcert.locations import locate
 from costcert.models.loading import load_model
 from costcert.models.onnx_external import _INSIDE, external_files
+from costcert.store.locations import locate
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
 REGIONS = cc.Columns(4, stride=4).regions((8, 8))

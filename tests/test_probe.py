@@ -7,8 +7,8 @@ import costcert as cc
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Columns
 from costcert.models.classifier import Soft, ballots_of
-from costcert.probe import SAFETY, probe
-from costcert.voting import vote
+from costcert.votes.probe import SAFETY, probe
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 REGIONS = Columns(3).regions(Tiny.image_size)

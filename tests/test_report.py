@@ -326,7 +326,7 @@ def test_fifty_thousand_images_fit_into_three_megabytes():
         image_size=28,
     )
     certificates = cc.certify(votes, [1, 2, 3, 4, 5, 6, 7])
-    from costcert.metrics import Tally
+    from costcert.certification.accuracy import Tally
 
     tally = Tally()
     tally.add(certificates)

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import costcert as cc
 from costcert.cli import app
-from costcert.commands.explore import Request, opened
+from costcert.cli.explore import Request, opened
 from costcert.errors import CostcertError
 from costcert.store.runs import open_run
-from costcert.voting import vote
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 SAMPLE = Path(cc.__file__).parent / "sample" / "model"

@@ -29,16 +29,16 @@ from PIL import Image
 
 import costcert as cc
 from costcert.cli import app as command_line
-from costcert.commands.explore import Request, opened
+from costcert.cli.explore import Request, opened
 from costcert.errors import CostcertError
-from costcert.explorer.bodies import Limits
-from costcert.explorer.exhibit import Exhibit
-from costcert.explorer.gate import BusyError, Gate, LateError
+from costcert.explorer.access import Access
+from costcert.explorer.image import Terms
 from costcert.explorer.pictures import Pictures
+from costcert.explorer.queue import BusyError, Gate, LateError
 from costcert.explorer.service import create_app
-from costcert.explorer.shield import Access
-from costcert.explorer.single import Terms
-from costcert.questions import Question
+from costcert.explorer.session import Exhibit
+from costcert.explorer.uploads import Limits
+from costcert.votes.adaptive import Question
 from served import served
 from tiny import Tiny, pictures
 
@@ -282,7 +282,7 @@ def test_the_token(exhibit, votes):
 
 def test_what_others_can_reach_has_a_token(monkeypatch):
     told = {}
-    monkeypatch.setattr("costcert.commands.explore.opened", lambda request: (_Stub(), None))
+    monkeypatch.setattr("costcert.cli.explore.opened", lambda request: (_Stub(), None))
     monkeypatch.setattr("costcert.explorer.service.create_app", lambda *a, **options: told.update(options))
     monkeypatch.setattr("costcert.explorer.serving.server", lambda app: _Stub())
     result = CliRunner().invoke(command_line, ["explore", "--demo", "--host", "0.0.0.0", "--port", "0"])

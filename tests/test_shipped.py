@@ -16,7 +16,7 @@ from costcert.cli import app
 from costcert.errors import CostcertError
 from costcert.models.shipped import model_folder
 from costcert.store.files import read_json
-from costcert.tuning import TUNED, read_tuned
+from costcert.votes.tuning import TUNED, read_tuned
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "gtsrb_test.npz"
 

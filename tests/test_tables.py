@@ -14,8 +14,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 import costcert as cc
+from costcert.certification.accuracy import Tally
 from costcert.errors import CostcertError, SpellingError
-from costcert.metrics import Tally
 from costcert.reports.published import DATASETS, published
 from costcert.reports.results import Results
 from costcert.reports.tables import (
@@ -31,7 +31,7 @@ from costcert.reports.tables import (
     tidy_rows,
 )
 from costcert.reports.tables.layout import with_best
-from costcert.reports.tables.threats import Threat, paired
+from costcert.reports.tables.patch_matching import Threat, paired
 
 PAPER = Path(__file__).parents[2] / "shared" / "seed" / "costcert-paper.tex.txt"
 UGLY = r"50% <b>of_it</b> & | {x} $y$ #1 ~^ \n [z] *q* `c` -- é"

@@ -23,9 +23,9 @@ from costcert.models.architectures import build
 from costcert.models.loading import load_model
 from costcert.models.preprocessing import Preprocessing
 from costcert.models.strips import StripNet, _near
-from costcert.recipes import PRESETS, Recipe, find_recipe
-from costcert.training import CHECKPOINT, Prepared, Trainer, augmented, draw, loss_of, vote_loss
-from costcert.voting import vote
+from costcert.training.recipes import PRESETS, Recipe, find_recipe
+from costcert.training.trainer import CHECKPOINT, Prepared, Trainer, augmented, draw, loss_of, vote_loss
+from costcert.votes.voting import vote
 
 # Tests run side by side; networks this small gain nothing from a second thread.
 torch.set_num_threads(1)
@@ -125,7 +125,7 @@ def test_every_image_is_prepared_once_with_and_without_workers(tmp_path, monkeyp
         assert len(shown.asked()) == len(set(shown.asked())) > 80
         assert checked.asked() == list(range(40))
     # What does not fit in memory is prepared in every epoch, and gives the same network.
-    monkeypatch.setattr("costcert.training._IN_MEMORY", 90 * 8 * 8 - 1)
+    monkeypatch.setattr("costcert.training.trainer._IN_MEMORY", 90 * 8 * 8 - 1)
     large = Counted(tmp_path / "large", stripes(90))
     weights["large"] = trainer(tmp_path / "anew", QUICK, workers=2).fit(large, stripes(40, seed=9))
     assert len(large.asked()) == 3 * 80
@@ -367,7 +367,7 @@ def test_bad_recipes_get_one_sentence(change, says):
 
 
 def test_how_images_are_made_to_fit_is_part_of_the_model():
-    from costcert.commands.train import Request, _as_asked
+    from costcert.cli.train import Request, _as_asked
     from costcert.models.preprocessing import Preprocessing
 
     own = Preprocessing((4, 4), crop_pct=0.9, crop_mode="center")
@@ -412,7 +412,7 @@ def test_train_then_vote_with_nothing_said_twice(tmp_path, monkeypatch):
 
 
 def test_gtsrb_is_not_mirrored_unless_asked():
-    from costcert.commands.train import Request, _recipe
+    from costcert.cli.train import Request, _recipe
 
     data = stripes()
     data.name = "torchvision:GTSRB"

@@ -12,8 +12,8 @@ import costcert as cc
 from costcert.cli import app
 from costcert.errors import CostcertError, StoreError
 from costcert.models.classifier import Soft, ballots_of
-from costcert.tuning import Ballots, Setting, read_tuned, tune
-from costcert.voting import vote
+from costcert.votes.tuning import Ballots, Setting, read_tuned, tune
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 WIDTH, CLASSES = 24, 6

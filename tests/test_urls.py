@@ -25,10 +25,10 @@ from typer.testing import CliRunner
 import costcert as cc
 from costcert.cli import app
 from costcert.errors import CostcertError
-from costcert.locations import Url, fetched, locate
 from costcert.store import VotesArchive, VotesFolder
 from costcert.store.files import join_manifest
-from costcert.voting import vote
+from costcert.store.locations import Url, fetched, locate
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 fsspec = pytest.importorskip("fsspec", reason="URLs need fsspec")
@@ -378,7 +378,7 @@ class TestInMemory:
 
     def test_the_explorer_reads_certificates_and_finds_their_votes(self, memory):
         pytest.importorskip("fastapi", reason="the page needs costcert[explore]")
-        from costcert.commands.explore import Request, opened
+        from costcert.cli.explore import Request, opened
 
         votes = some_votes()
         cc.write_votes(votes, memory / "votes")
@@ -495,7 +495,7 @@ class TestInAStore:
             import sys
             sys.path.insert(0, {str(HERE)!r})
             from tiny import Tiny, pictures
-            from costcert.voting import vote
+            from costcert.votes.voting import vote
             vote(Tiny(pause=0.05), pictures(30), "columns:3", out=sys.argv[1], shard_size=3)
         """
         out = s3 / "votes"

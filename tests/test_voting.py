@@ -14,16 +14,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import costcert as cc
-from costcert import polling
-from costcert.cli import app
-from costcert.commands import progress
-from costcert.commands import vote as command
+from costcert.cli import app, progress
+from costcert.cli import vote as command
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
 from costcert.errors import CostcertError
 from costcert.models.classifier import Soft, ballots_of
 from costcert.store import VotesFolder, files
-from costcert.voting import vote
+from costcert.votes import collector as polling
+from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
 ABLATION = "columns:3+rows:2"
@@ -145,7 +144,7 @@ RUN = """
     import sys
     sys.path.insert(0, {tests!r})
     from tiny import Tiny, pictures
-    from costcert.voting import vote
+    from costcert.votes.voting import vote
     vote(Tiny(pause=0.02), pictures(60), "columns:3", out={out!r}, shard_size=4)
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from costcert.commands.explore import Request, opened
+from costcert.cli.explore import Request, opened
 from costcert.explorer.service import create_app
 from costcert.explorer.serving import address, listening, server
 

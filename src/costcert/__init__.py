@@ -13,12 +13,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costcert.certificates import Certificates as Certificates
-    from costcert.certification import certify as certify
+    from costcert.certification.certificates import Certificates as Certificates
+    from costcert.certification.certify import certify as certify
+    from costcert.certification.deployment import Deployed as Deployed
+    from costcert.certification.guarantees import Bounds as Bounds
+    from costcert.certification.guarantees import bounds as bounds
+    from costcert.certification.guarantees import exclusion as exclusion
+    from costcert.certification.guarantees import min_k_all as min_k_all
+    from costcert.certification.guarantees import min_k_any as min_k_any
+    from costcert.certification.guarantees import stability as stability
+    from costcert.certification.witnesses import Witness as Witness
+    from costcert.certification.witnesses import strongest as strongest
+    from costcert.certification.witnesses import witness as witness
     from costcert.datasets.parse import parse_dataset as parse_dataset
-    from costcert.defence import Defence as Defence
-    from costcert.defence import Soft as Soft
-    from costcert.deployment import Deployed as Deployed
     from costcert.errors import CostcertError as CostcertError
     from costcert.geometry.ablations import Blocks as Blocks
     from costcert.geometry.ablations import Columns as Columns
@@ -32,33 +39,26 @@ if TYPE_CHECKING:
     from costcert.geometry.patches import Shape as Shape
     from costcert.geometry.patches import Square as Square
     from costcert.geometry.patches import parse_patch as parse_patch
-    from costcert.guarantees import Bounds as Bounds
-    from costcert.guarantees import bounds as bounds
-    from costcert.guarantees import exclusion as exclusion
-    from costcert.guarantees import min_k_all as min_k_all
-    from costcert.guarantees import min_k_any as min_k_any
-    from costcert.guarantees import stability as stability
     from costcert.models.classifier import Classifier as Classifier
     from costcert.models.loading import load_model as load_model
     from costcert.store import read_certificates as read_certificates
     from costcert.store import read_votes as read_votes
     from costcert.store import write_certificates as write_certificates
     from costcert.store import write_votes as write_votes
-    from costcert.tuning import tune as tune
-    from costcert.votes import Votes as Votes
-    from costcert.voting import vote as vote
-    from costcert.witnesses import Witness as Witness
-    from costcert.witnesses import strongest as strongest
-    from costcert.witnesses import witness as witness
+    from costcert.votes.defence import Defence as Defence
+    from costcert.votes.defence import Soft as Soft
+    from costcert.votes.table import Votes as Votes
+    from costcert.votes.tuning import tune as tune
+    from costcert.votes.voting import vote as vote
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "certificates": ("Certificates",),
-    "certification": ("certify",),
+    "certification.certificates": ("Certificates",),
+    "certification.certify": ("certify",),
     "datasets.parse": ("parse_dataset",),
-    "defence": ("Defence", "Soft"),
-    "deployment": ("Deployed",),
+    "votes.defence": ("Defence", "Soft"),
+    "certification.deployment": ("Deployed",),
     "errors": ("CostcertError",),
     "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
     "geometry.patches": (
@@ -70,14 +70,14 @@ _HOMES = {
         "Square",
         "parse_patch",
     ),
-    "guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
+    "certification.guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
     "models.classifier": ("Classifier",),
     "models.loading": ("load_model",),
     "store": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
-    "tuning": ("tune",),
-    "votes": ("Votes",),
-    "voting": ("vote",),
-    "witnesses": ("Witness", "strongest", "witness"),
+    "votes.tuning": ("tune",),
+    "votes.table": ("Votes",),
+    "votes.voting": ("vote",),
+    "certification.witnesses": ("Witness", "strongest", "witness"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

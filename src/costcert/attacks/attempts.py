@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costcert.attacks.judging import Judge, rewritten
-from costcert.attacks.spots import Sites, Spot
+from costcert.attacks.placements import Sites, Spot
 from costcert.models.classifier import Pixels, ballots_of
-from costcert.votes import Votes
+from costcert.votes.table import Votes
 
 
 @dataclass(eq=False)

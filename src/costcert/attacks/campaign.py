@@ -14,23 +14,23 @@ from costcert.attacks.attempts import Attempt
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import Inspector, refuse_evidence
 from costcert.attacks.judging import Judge
+from costcert.attacks.placements import Sites, best_spots
 from costcert.attacks.results import SUMMARY, UNIVERSAL, VERSION, Results
 from costcert.attacks.shard import Shard
-from costcert.attacks.spots import Sites, best_spots
-from costcert.certification import AnyPatch
+from costcert.certification.certify import AnyPatch
+from costcert.certification.deployment import Deployed
 from costcert.datasets.base import Dataset
-from costcert.defence import Defence
-from costcert.deployment import Deployed
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation
 from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import whole
-from costcert.locations import Location, locate
 from costcert.models.classifier import Classifier, Pixels, Soft
-from costcert.polling import Poll
 from costcert.store.files import MANIFEST, join_manifest, read_sealed, sweep, write_json
+from costcert.store.locations import Location, locate
 from costcert.store.parquet import missing_shards, positive, shard_ranges
-from costcert.votes import Votes
+from costcert.votes.collector import Poll
+from costcert.votes.defence import Defence
+from costcert.votes.table import Votes
 
 if TYPE_CHECKING:
     from costcert.attacks.universal import UniversalPatch
@@ -199,7 +199,7 @@ class Campaign:
 
     def _refuse_without_gradients(self) -> None:
         """Before anything is written: one step with one image."""
-        from costcert.attacks.painting import Painter
+        from costcert.attacks.optimizer import Painter
 
         clean, votes = self._asked(range(1))
         painter = Painter(self.judge, self.sites, clean, votes, self.k)
@@ -224,7 +224,7 @@ class Campaign:
         return None if self.universal is None else UniversalPatch.load(self.folder)
 
     def _universal_patch(self) -> UniversalPatch:
-        from costcert.attacks.painting import Painter
+        from costcert.attacks.optimizer import Painter
         from costcert.attacks.universal import universal_patch
 
         clean, votes = self._asked(range(min(self.num_images, _SHARED_BY)))

@@ -11,12 +11,12 @@ from PIL import Image
 
 from costcert.attacks.attempts import Attempt
 from costcert.attacks.judging import Judge, Positions, differing
-from costcert.attacks.spots import Sites
+from costcert.attacks.placements import Sites
 from costcert.errors import CostcertError
-from costcert.locations import Location
 from costcert.models.classifier import Pixels
 from costcert.store.files import whole_file, write_json
-from costcert.votes import Votes
+from costcert.store.locations import Location
+from costcert.votes.table import Votes
 
 FOLDER, CASE = "evidence", "evidence.json"
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from costcert.defence import Defence, Soft
-from costcert.deployment import Deployed
+from costcert.certification.deployment import Deployed
 from costcert.geometry.ablations import Region
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.touch import touched
 from costcert.models.classifier import Ballots, Classifier, Logits, Pixels
-from costcert.votes import Votes
+from costcert.votes.defence import Defence, Soft
+from costcert.votes.table import Votes
 
 Positions = npt.NDArray[np.int64]
 

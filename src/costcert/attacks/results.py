@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from costcert.errors import StoreError
-from costcert.locations import Location
+from costcert.store.locations import Location
 from costcert.store.parquet import list_column, lists, plain_column, read_table, shard_path, write_table
 
 VERSION = 3

@@ -12,10 +12,10 @@ from costcert.attacks.attempts import Attempt, noisy, random_patches
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import Inspector
 from costcert.attacks.judging import Judge
+from costcert.attacks.placements import Prices, Sites, Spot, best_spots
 from costcert.attacks.results import Results
-from costcert.attacks.spots import Prices, Sites, Spot, best_spots
 from costcert.models.classifier import Pixels
-from costcert.votes import Votes
+from costcert.votes.table import Votes
 
 if TYPE_CHECKING:
     from costcert.attacks.universal import UniversalPatch
@@ -111,7 +111,7 @@ class Shard:
 
     def _painted(self, spots: Spots, best: Found) -> Found:
         """Short runs at all places, then full ones at the best of them."""
-        from costcert.attacks.painting import Painter
+        from costcert.attacks.optimizer import Painter
 
         painter = Painter(self.judge, self.sites, self.clean, self.votes, self.k)
         best = list(best)

@@ -10,13 +10,13 @@ import torch
 
 from costcert.attacks.attempts import Attempt, judged
 from costcert.attacks.judging import Judge
-from costcert.attacks.painting import Batch, Painter, mutants_at_once, normalised, step_sizes
+from costcert.attacks.optimizer import Batch, Painter, mutants_at_once, normalised, step_sizes
+from costcert.attacks.placements import Places, Prices, Sites
 from costcert.attacks.results import UNIVERSAL
-from costcert.attacks.spots import Places, Prices, Sites
 from costcert.errors import StoreError
-from costcert.locations import Location
 from costcert.models.classifier import Pixels
 from costcert.store.files import whole_file
+from costcert.store.locations import Location
 from costcert.store.parquet import read_npz
 
 # Images a step looks at, at most; steps for each one of a patch for a single image.

@@ -15,7 +15,7 @@ from PIL import Image
 
 from costcert.datasets.base import UNREADABLE, Dataset, reading
 from costcert.errors import CostcertError
-from costcert.locations import Location, Url
+from costcert.store.locations import Location, Url
 
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from costcert.datasets.base import Dataset
 from costcert.datasets.files import ENDINGS, FileDataset, images_below, subfolders
 from costcert.errors import CostcertError
-from costcert.locations import locate
+from costcert.store.locations import locate
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 

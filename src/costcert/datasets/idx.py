@@ -12,7 +12,7 @@ import numpy.typing as npt
 from costcert.datasets.arrays import ArrayDataset
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError
-from costcert.locations import Location, locate
+from costcert.store.locations import Location, locate
 
 _FILES = {"train": "train", "test": "t10k"}
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from costcert.datasets.base import Dataset
 from costcert.datasets.files import FileDataset, images_below, subfolders
 from costcert.errors import CostcertError
-from costcert.locations import Location, locate
+from costcert.store.locations import Location, locate
 
 _SOLUTION = "LOC_val_solution.csv"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from costcert.datasets.arrays import ArrayDataset
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError
-from costcert.locations import locate
+from costcert.store.locations import locate
 from costcert.store.parquet import read_npz
 
 

@@ -15,7 +15,7 @@ from costcert.datasets.npz import npz
 from costcert.datasets.sample import sample
 from costcert.datasets.torchvision_names import torchvision
 from costcert.errors import SpellingError, nearest
-from costcert.locations import Url, locate
+from costcert.store.locations import Url, locate
 
 SPELLINGS = "folder:PATH, imagenet:PATH, npz:FILE, idx:FOLDER, torchvision:NAME[@FOLDER], hf:NAME, sample"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.sizes import whole
-from costcert.locations import Location
+from costcert.store.locations import Location
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from costcert.datasets.base import Dataset, reading
 from costcert.errors import CostcertError, SpellingError, nearest
-from costcert.locations import Url, locate
+from costcert.store.locations import Url, locate
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,7 +13,7 @@ from costcert.defenders import kernels
 from costcert.defenders.worst_case import Counts, worst_case
 from costcert.errors import CostcertError
 from costcert.geometry.touch import Touched
-from costcert.votes import Votes
+from costcert.votes.table import Votes
 
 
 class Defender(ABC):

@@ -13,7 +13,7 @@ from costcert.defenders import kernels
 from costcert.defenders.base import Defender
 from costcert.defenders.worst_case import Counts
 from costcert.geometry.touch import Touched
-from costcert.votes import Votes
+from costcert.votes.table import Votes
 
 
 class Cbn(Defender):

@@ -26,7 +26,7 @@ from costcert.defenders import kernels
 from costcert.defenders.base import Defender
 from costcert.defenders.worst_case import Counts, known_ties
 from costcert.geometry.touch import Touched
-from costcert.votes import Votes, read_only
+from costcert.votes.table import Votes, read_only
 
 
 class PatchGuard(Defender):

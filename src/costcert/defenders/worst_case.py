@@ -13,7 +13,7 @@ from costcert.compiled import ready, side_by_side
 from costcert.defenders import kernels
 from costcert.errors import VotesError
 from costcert.geometry.touch import Touched
-from costcert.votes import Votes, read_only
+from costcert.votes.table import Votes, read_only
 
 Counts = npt.NDArray[np.int64]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from costcert.deployment import Deployed
-from costcert.explorer.exhibit import Exhibit
-from costcert.explorer.messages import BallotsQuestion
+from costcert.certification.deployment import Deployed
+from costcert.explorer.image import Labelled, ballots_of, certified, with_label
 from costcert.explorer.pictures import decoded, encoded
-from costcert.explorer.single import Labelled, ballots_of, certified, with_label
+from costcert.explorer.schemas import BallotsQuestion
+from costcert.explorer.session import Exhibit
 from costcert.geometry.ablations import parse_ablation
-from costcert.votes import Votes
+from costcert.votes.table import Votes
 
 
 def certified_ballots(exhibit: Exhibit, question: BallotsQuestion) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from costcert.explorer.bodies import Limits
+from costcert.explorer.uploads import Limits
 
 # The service itself answers a body that is late, and that answer has to get out before the line is cut.
 _GRACE = 2.0

@@ -16,12 +16,13 @@ from pydantic import ValidationError
 from costcert import __version__
 from costcert.compiled import cores
 from costcert.errors import CostcertError
+from costcert.explorer.access import Access, Shield, cookie_name
 from costcert.explorer.answers import certified_ballots, certified_picture, predicted
-from costcert.explorer.bodies import Limits, body_of, media_type
 from costcert.explorer.counters import Counters
-from costcert.explorer.exhibit import Exhibit, UnknownImageError
-from costcert.explorer.gate import Gate, Room
-from costcert.explorer.messages import (
+from costcert.explorer.error_handlers import answer_in_sentences, sentence
+from costcert.explorer.pictures import FORMATS
+from costcert.explorer.queue import Gate, Room
+from costcert.explorer.schemas import (
     MOST_PATCHES,
     Accuracy,
     AllCertificates,
@@ -33,12 +34,11 @@ from costcert.explorer.messages import (
     Prediction,
     Problem,
 )
-from costcert.explorer.pictures import FORMATS
-from costcert.explorer.refusals import answer_in_sentences, sentence
-from costcert.explorer.shield import Access, Shield, cookie_name
+from costcert.explorer.session import Exhibit, UnknownImageError
+from costcert.explorer.uploads import Limits, body_of, media_type
 
 if TYPE_CHECKING:
-    from costcert.deployment import Deployed
+    from costcert.certification.deployment import Deployed
 
 _MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _PICTURES = {f"image/{kind.lower()}": {"schema": {"type": "string", "format": "binary"}} for kind in FORMATS}

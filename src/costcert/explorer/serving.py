@@ -10,8 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from costcert.errors import CostcertError
-from costcert.explorer.bodies import Limits
 from costcert.explorer.connections import connections
+from costcert.explorer.uploads import Limits
 
 PORT = 8710
 # Connections that the system keeps until they are accepted.

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from costcert.errors import CostcertError
-from costcert.locations import Location, fetched, locate
+from costcert.store.locations import Location, fetched, locate
 
 Weights = dict[str, Tensor]
 

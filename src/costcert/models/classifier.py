@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from costcert.defence import Soft as Soft
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Region
 from costcert.geometry.sizes import ImageSize
+from costcert.votes.defence import Soft as Soft
 
 if TYPE_CHECKING:
     from PIL.Image import Image

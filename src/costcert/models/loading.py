@@ -10,7 +10,6 @@ from torch import nn
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
-from costcert.locations import Location
 from costcert.models.architectures import build, timm_preprocessing, view_of
 from costcert.models.callables import CallableNetwork, Function, function_name
 from costcert.models.checkpoints import class_count, fitting, load_weights, read_weights
@@ -20,6 +19,7 @@ from costcert.models.preprocessing import Preprocessing, per_channel
 from costcert.models.saved import CARD, load_saved
 from costcert.models.shipped import model_folder
 from costcert.models.torch_classifier import TorchClassifier
+from costcert.store.locations import Location
 
 ONNX = "onnx:"
 

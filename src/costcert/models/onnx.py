@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from costcert.errors import CostcertError
 from costcert.geometry.sizes import ImageSize
-from costcert.locations import Location, Url, fetched, locate
 from costcert.models.onnx_external import external_files
+from costcert.store.locations import Location, Url, fetched, locate
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 

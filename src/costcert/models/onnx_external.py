@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from costcert.errors import CostcertError
-from costcert.locations import Location
+from costcert.store.locations import Location
 
 # For each kind of message its fields that hold messages in which tensors can lie, by number.
 _INSIDE: dict[str, dict[int, str]] = {

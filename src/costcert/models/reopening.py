@@ -13,10 +13,10 @@ from typing import Any
 from costcert.errors import CostcertError, OtherModelError
 from costcert.geometry.ablations import Ablation
 from costcert.geometry.sizes import ImageSize, as_image_size, shown
-from costcert.locations import Location
 from costcert.models.classifier import Classifier
 from costcert.models.loading import ONNX, load_model, trained_folder
 from costcert.models.preprocessing import Preprocessing
+from costcert.store.locations import Location
 
 _NOTED = ("name", "digest", "preprocessing", "hide", "precision")
 

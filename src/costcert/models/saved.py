@@ -10,12 +10,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from costcert.errors import StoreError
-from costcert.locations import Location, locate
 from costcert.models.architectures import build
 from costcert.models.checkpoints import digest, load_weights, read_weights
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
 from costcert.store.files import read_json, whole_file, write_json
+from costcert.store.locations import Location, locate
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 FORMAT, VERSION = "costcert model", 1

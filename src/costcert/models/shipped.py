@@ -6,7 +6,7 @@ from pathlib import Path
 
 import costcert
 from costcert.errors import SpellingError, nearest
-from costcert.locations import Location, locate
+from costcert.store.locations import Location, locate
 
 PREFIX = "shipped:"
 _FOLDERS = {"fashion": "model", "gtsrb": "gtsrb"}

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from costcert.certification.witnesses import Witness, strongest
 from costcert.errors import CostcertError
 from costcert.geometry.patches import OnePatch, Several, concrete
 from costcert.reports.results import Results
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.votes import VotesFolder
-from costcert.votes import Votes
-from costcert.witnesses import Witness, strongest
+from costcert.votes.table import Votes
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -8,8 +8,8 @@ from costcert.errors import CostcertError
 from costcert.geometry.patches import concrete
 from costcert.reports.published import Published
 from costcert.reports.results import Results
+from costcert.reports.tables.comparison import METRICS, Entry, Lineup
 from costcert.reports.tables.layout import UNKNOWN, PaperTable, Row, with_best
-from costcert.reports.tables.lineup import METRICS, Entry, Lineup
 
 
 def leaderboard(

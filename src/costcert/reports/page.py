@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from costcert import __version__
 from costcert.errors import CostcertError
-from costcert.locations import Location
 from costcert.reports import drawing, words
 from costcert.reports.examples import Example
 from costcert.reports.figures import COLUMN, PAGE, figures, svg
@@ -16,8 +15,9 @@ from costcert.reports.published import Published
 from costcert.reports.results import Results
 from costcert.reports.style import defender_title
 from costcert.reports.tables import STYLE, PaperTable, html, paper_table
-from costcert.reports.tables.origins import Data, model_name
+from costcert.reports.tables.provenance import Data, model_name
 from costcert.store.files import whole_file
+from costcert.store.locations import Location
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

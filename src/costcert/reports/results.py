@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert import __version__
-from costcert.defence import Defence
+from costcert.certification.accuracy import Tally
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.sizes import ImageSize, as_image_size
-from costcert.locations import Location, locate
-from costcert.metrics import Tally
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import read_json, write_json
+from costcert.store.locations import Location, locate
 from costcert.store.runs import certificates_of
 from costcert.store.votes import VotesFolder
+from costcert.votes.defence import Defence
 
 if TYPE_CHECKING:
     import pandas as pd

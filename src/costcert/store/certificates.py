@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from costcert import __version__
-from costcert.certificates import Certificates
-from costcert.defence import Defence
+from costcert.certification.certificates import Certificates
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.patches import parse_patch
 from costcert.geometry.sizes import as_image_size
-from costcert.locations import Location, locate
 from costcert.store.digests import Shards, seal
 from costcert.store.files import MANIFEST, clear, join_manifest, read_sealed, sweep
+from costcert.store.locations import Location, locate
 from costcert.store.parquet import (
     missing_shards,
     plain_column,
@@ -27,7 +26,8 @@ from costcert.store.parquet import (
     write_table,
 )
 from costcert.store.votes import VotesFolder, votes_manifest
-from costcert.votes import Votes
+from costcert.votes.defence import Defence
+from costcert.votes.table import Votes
 
 VERSION = 2
 

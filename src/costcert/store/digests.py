@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from costcert.errors import StoreError
-from costcert.locations import Location
 from costcert.store.files import (
     MANIFEST,
     OF_MANIFEST,
@@ -23,6 +22,7 @@ from costcert.store.files import (
     sealed_content,
     write_json,
 )
+from costcert.store.locations import Location
 from costcert.store.parquet import read_table, shard_path
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
-from costcert.certificates import Certificates
-from costcert.locations import Location
+from costcert.certification.certificates import Certificates
 from costcert.store.certificates import certificates_table
 from costcert.store.files import whole_file
+from costcert.store.locations import Location
 
 if TYPE_CHECKING:
     import pandas as pd

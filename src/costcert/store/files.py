@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costcert.errors import StoreError
-from costcert.locations import Location, Url
+from costcert.store.locations import Location, Url
 
 MANIFEST = "manifest.json"
 # The last two entries of a finished folder's manifest; see digests.py.

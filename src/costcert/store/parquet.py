@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from costcert.errors import StoreError
-from costcert.locations import Location, fetched
 from costcert.store.files import whole_file
+from costcert.store.locations import Location, fetched
 
 # An unknown compression or a password is a RuntimeError.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from costcert.defence import Defence
 from costcert.defenders import find
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.patches import Patch, concrete
-from costcert.locations import Location, locate
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import MANIFEST, read_json
+from costcert.store.locations import Location, locate
 from costcert.store.votes import VotesFolder
+from costcert.votes.defence import Defence
 
 
 @dataclass(frozen=True)

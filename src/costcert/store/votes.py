@@ -12,13 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from costcert.defence import Defence
 from costcert.errors import CostcertError, StoreError, VotesError
 from costcert.geometry.ablations import Ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
-from costcert.locations import Location, locate
 from costcert.store.digests import Shards, file_digest, seal
 from costcert.store.files import MANIFEST, clear, join_manifest, read_sealed, sweep
+from costcert.store.locations import Location, locate
 from costcert.store.parquet import (
     has_column,
     list_column,
@@ -32,7 +31,8 @@ from costcert.store.parquet import (
     shard_ranges,
     write_table,
 )
-from costcert.votes import UNITS, Votes
+from costcert.votes.defence import Defence
+from costcert.votes.table import UNITS, Votes
 
 VERSION = 2
 # Written by 0.1.0, and still read.

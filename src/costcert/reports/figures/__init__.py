@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from costcert.locations import Location, locate
 from costcert.reports.figures.accuracy import accuracy_by_k, accuracy_by_size
 from costcert.reports.figures.boxes import min_k_boxes
 from costcert.reports.figures.classes import accuracy_by_class
@@ -15,6 +14,7 @@ from costcert.reports.figures.histogram import min_k_histogram
 from costcert.reports.results import Results
 from costcert.reports.style import COLUMN, PAGE
 from costcert.store.files import whole_file
+from costcert.store.locations import Location, locate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

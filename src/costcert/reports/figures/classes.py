@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from costcert.certification.accuracy import wilson
 from costcert.errors import CostcertError
-from costcert.metrics import wilson
 from costcert.reports.figures.patches import asked, in_order, patch_title
 from costcert.reports.figures.sheet import sheet, shortened
 from costcert.reports.results import Results

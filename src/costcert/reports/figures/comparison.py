@@ -15,7 +15,7 @@ from costcert.reports.figures.sheet import columns_for, sheet, shortened
 from costcert.reports.published import Published
 from costcert.reports.results import Results
 from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Look, house_style, line, line_style
-from costcert.reports.tables.lineup import METRICS, Entry, Lineup
+from costcert.reports.tables.comparison import METRICS, Entry, Lineup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

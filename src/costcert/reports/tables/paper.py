@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from costcert.reports.published import Published
 from costcert.reports.results import Results
+from costcert.reports.tables.comparison import METRICS, Entry, Lineup
 from costcert.reports.tables.layout import PaperTable, Row, with_best
-from costcert.reports.tables.lineup import METRICS, Entry, Lineup
 
 
 def paper_table(

@@ -12,10 +12,10 @@ from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import shown
 from costcert.reports.published import Published
 from costcert.reports.results import Results
+from costcert.reports.tables.comparison import METRICS
 from costcert.reports.tables.layout import PaperTable
-from costcert.reports.tables.lineup import METRICS
-from costcert.reports.tables.origins import Data, model_name, run_names
-from costcert.reports.tables.threats import Threat
+from costcert.reports.tables.patch_matching import Threat
+from costcert.reports.tables.provenance import Data, model_name, run_names
 
 FORMAT = "costcert accuracy"
 

@@ -1,0 +1,200 @@
+"""Pixels that make touched mutants vote as the attacker likes: gradient steps through those mutants alone.
+
+A step moves every pixel of a patch by the sign of its gradient, and the pixels are rounded before a network
+sees them, so what is judged on the way is what would be printed. Two objectives take turns:
+
+- `ballots`: each touched mutant prefers the rival that the spot wants from it, by a margin;
+- `votes`: the k rivals that are ahead, whoever they are, overtake the true label in a soft count of votes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from costcert.attacks.attempts import Attempt
+from costcert.attacks.judging import Judge, Positions, rewritten
+from costcert.attacks.placements import Prices, Sites
+from costcert.errors import CostcertError
+from costcert.models.classifier import Pixels, ballots_of
+from costcert.models.torch_classifier import TorchClassifier
+from costcert.votes.table import Votes
+
+# Pixels of mutants that are differentiated at once, and mutants at most.
+_SHOWN_AT_ONCE = {"cpu": 1 << 18, "mps": 1 << 21, "cuda": 1 << 23}
+_MOST_AT_ONCE = {"cpu": 512, "mps": 1024, "cuda": 4096}
+# Grey levels a pixel moves in the first step, and in the last.
+_FIRST_STEP, _LAST_STEP = 128.0, 8.0
+# How much of the last direction is kept.
+_MOMENTUM = 0.6
+# Logits by which a wanted rival should win a mutant; votes by which it should win the count.
+_LOGITS_AHEAD, _VOTES_AHEAD = 1.0, 0.5
+# Softness of the count that stands in for hard ballots, which have no gradient.
+_HARD_TEMPERATURE = 0.5
+
+
+class Painter:
+    """Improves attempts on some images.
+
+    Args:
+        clean: [N, H, W, C], the images.
+        votes: of those.
+        k: the list that the true label is to leave.
+    """
+
+    def __init__(self, judge: Judge, sites: Sites, clean: Pixels, votes: Votes, k: int) -> None:
+        if not isinstance(judge.model, TorchClassifier):
+            raise no_gradients(judge)
+        self.judge, self.sites, self.clean, self.votes, self.k = judge, sites, clean, votes, k
+        self.model = judge.model
+        soft = None if judge.soft is None else judge.soft.temperature
+        self.temperature = _HARD_TEMPERATURE if soft is None else soft
+
+    def paint(self, attempts: Sequence[Attempt], steps: int) -> None:
+        """Take so many steps with each, or fewer: an image that is broken is left alone from then on."""
+        broken: set[int] = set()
+        waiting = list(attempts)
+        while waiting:
+            batch, waiting = self._fitting(waiting)
+            batch = [attempt for attempt in batch if attempt.image not in broken]
+            if batch:
+                self._paint(batch, steps)
+            broken |= {attempt.image for attempt in batch if attempt.position > self.k}
+
+    def _fitting(self, waiting: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+        """As many as can be differentiated together, at least one."""
+        room = mutants_at_once(self.model, self.sites)
+        count = total = 0
+        for attempt in waiting:
+            total += len(attempt.spot.touched)
+            if count and total > room:
+                break
+            count += 1
+        return waiting[:count], waiting[count:]
+
+    def _paint(self, attempts: list[Attempt], steps: int) -> None:
+        batch = Batch(self, attempts)
+        paint = self._tensor(np.stack([attempt.start for attempt in attempts])).float()
+        direction = torch.zeros_like(paint)
+        for size in [*step_sizes(steps), 0.0]:
+            paint.requires_grad_()
+            logits, shown = self.logits(paint, batch)
+            loss, short = self.loss(logits, batch)
+            done = self._note(batch, logits, shown, short)
+            if size == 0.0 or all(done):
+                return
+            direction = _MOMENTUM * direction + normalised(self.gradient(loss.sum(), paint))
+            paint = (paint.detach() - size * direction.sign()).clamp(0, 255)
+            if any(done):
+                left = [at for at, over in enumerate(done) if not over]
+                batch = Batch(self, [batch.attempts[at] for at in left])
+                paint, direction = paint[left], direction[left]
+
+    def logits(self, paint: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """[M, L] of the touched mutants, and the whole pixels they were shown."""
+        # Rounding has no gradient worth the name: going back it counts as the identity.
+        whole = paint + (paint.detach().round() - paint.detach())
+        shown = torch.where(batch.covered, whole, batch.clean)
+        self.model.mutants.eval()
+        try:
+            logits = self.model.mutants(self.model.preprocessing.normalise(shown), batch.regions, batch.owner)
+        except (RuntimeError, MemoryError) as error:
+            # What a network does outside torch has no gradient, and torch says so by refusing.
+            if "requires grad" in str(error):
+                raise no_gradients(self.judge) from None
+            if "memory" not in str(error).lower():
+                raise
+            raise CostcertError(
+                f"the gradients of {len(batch.regions):,} mutants do not fit into the memory of "
+                f"{self.model.device}: pass a smaller --batch-size, or an ablation with a larger stride"
+            ) from None
+        return logits, shown.detach()
+
+    def gradient(self, loss: Tensor, paint: Tensor) -> Tensor:
+        if not loss.requires_grad:
+            raise no_gradients(self.judge)
+        (gradient,) = torch.autograd.grad(loss, paint)
+        return gradient
+
+    def loss(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """[J], what each attempt minimises, and the votes it still lacks."""
+        shares = (logits / self.temperature).softmax(dim=1)
+        scores = batch.rest.index_add(0, batch.owner, shares)
+        own = scores.gather(1, batch.truth)
+        rivals = scores.scatter(1, batch.truth, -torch.inf).topk(self.k, dim=1).values
+        short = (own - rivals + _VOTES_AHEAD).relu().sum(dim=1)
+        wanted = logits.gather(1, batch.wanted)[:, 0]
+        others = logits.scatter(1, batch.wanted, -torch.inf).amax(dim=1)
+        behind = (others - wanted + _LOGITS_AHEAD).relu()
+        ballots = torch.zeros_like(short).index_add(0, batch.owner, behind)
+        return torch.where(batch.by_votes, short, ballots), short.detach()
+
+    def _note(self, batch: Batch, logits: Tensor, shown: Tensor, short: Tensor) -> list[bool]:
+        """Keep what is better than before; whose label has left the list."""
+        positions = self.positions(batch, logits)
+        images = shown.round().to(torch.uint8).cpu().numpy()
+        for attempt, position, pixels, lacks in zip(
+            batch.attempts, positions.tolist(), images, short.tolist(), strict=True
+        ):
+            if (position, -lacks) > (attempt.position, -attempt.short):
+                attempt.position, attempt.short, attempt.pixels = position, lacks, pixels
+        return [attempt.position > self.k for attempt in batch.attempts]
+
+    def positions(self, batch: Batch, logits: Tensor) -> Positions:
+        said = ballots_of(logits.detach().float().cpu().numpy(), self.judge.soft)
+        images = np.array([attempt.image for attempt in batch.attempts])
+        changed = rewritten(self.votes, images, batch.owner.cpu().numpy(), batch.mutants, said)
+        return self.judge.positions(changed)
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values, device=self.model.device)
+
+
+class Batch:
+    """What is the same at every step of some attempts, J of them with M touched mutants."""
+
+    def __init__(self, painter: Painter, attempts: list[Attempt]) -> None:
+        self.attempts = attempts
+        votes, sites, device = painter.votes, painter.sites, painter.model.device
+        images = [attempt.image for attempt in attempts]
+        spots = [attempt.spot for attempt in attempts]
+        self.mutants = np.concatenate([spot.touched for spot in spots])
+        self.regions = [sites.regions[mutant] for mutant in self.mutants.tolist()]
+        owner = np.repeat(np.arange(len(spots)), [len(spot.touched) for spot in spots])
+        covered = np.stack([sites.pixels(spot.places) for spot in spots])
+        rest = [
+            Prices(votes, image, painter.k).rest(spot.touched)
+            for image, spot in zip(images, spots, strict=True)
+        ]
+        self.owner = torch.tensor(owner, device=device)
+        self.covered = torch.tensor(covered[..., None], device=device)
+        self.clean = torch.tensor(painter.clean[images], device=device).float()
+        self.rest = torch.tensor(np.stack(rest) / votes.cap, dtype=torch.float32, device=device)
+        self.truth = torch.tensor(votes.truth[images][:, None], dtype=torch.int64, device=device)
+        self.wanted = torch.tensor(np.concatenate([spot.wanted for spot in spots])[:, None], device=device)
+        self.by_votes = torch.tensor([attempt.by_votes for attempt in attempts], device=device)
+
+
+def step_sizes(steps: int) -> Iterator[float]:
+    """From large steps to small ones."""
+    return iter(np.geomspace(_FIRST_STEP, _LAST_STEP, steps).tolist())
+
+
+def normalised(gradient: Tensor) -> Tensor:
+    """Each image's gradient with a mean size of one, so that directions of several steps can be added."""
+    return gradient / gradient.abs().mean(dim=(1, 2, 3), keepdim=True).clamp_min(1e-20)
+
+
+def mutants_at_once(model: TorchClassifier, sites: Sites) -> int:
+    kind = model.device.type if model.device.type in _MOST_AT_ONCE else "cpu"
+    largest = max(model.mutants.view.area(region) for region in sites.regions)
+    return model.batch_size or max(1, min(_SHOWN_AT_ONCE[kind] // largest, _MOST_AT_ONCE[kind]))
+
+
+def no_gradients(judge: Judge) -> CostcertError:
+    return CostcertError(
+        f"{judge.model.about()['name']} gives no gradients to climb: pass --steps 0 to try random pixels only"
+    )

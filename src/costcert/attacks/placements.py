@@ -1,0 +1,181 @@
+"""Where a sticker is tried on an image, and how the mutants it touches there should vote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.certification.witnesses import Witness, strongest, units_given, witness
+from costcert.geometry.ablations import Ablation, Segment
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.sizes import ImageSize
+from costcert.votes.table import Votes
+
+Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+Places = tuple[tuple[int, int], ...]
+
+# Places that are priced for each one that is tried.
+_PRICED = 4
+# Tries to move a patch along an axis without touching other mutants.
+_MOVES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """A patch on an image, and the ballots that would do the most there.
+
+    Args:
+        places: (top, left) of the patch, or of each of several.
+        touched: [q], the mutants that see it.
+        rivals: the labels to lift past the true one.
+        wanted: [q], the rival that each touched mutant should vote for.
+    """
+
+    places: Places
+    touched: Indices
+    rivals: Indices
+    wanted: Indices
+
+
+class Sites:
+    """All places of a patch, and what it covers and touches there."""
+
+    def __init__(self, ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> None:
+        self.patch = patch
+        single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
+        self.single: OnePatch = single
+        self.times = patch.times if isinstance(patch, Several) else 1
+        self.image_size = image_size
+        self.regions = ablation.regions(image_size)
+        self._room = (image_size[0] - self.single.height + 1, image_size[1] - self.single.width + 1)
+        self._rows = _kept_before([region.rows for region in self.regions], image_size[0])
+        self._columns = _kept_before([region.columns for region in self.regions], image_size[1])
+
+    def touched(self, places: Places) -> Indices:
+        """The mutants that keep a pixel of the patch, counted like `geometry.touch` counts them."""
+        hit = np.zeros(len(self.regions), dtype=np.bool_)
+        for top, left in places:
+            for piece in self.single.pieces():
+                y, x = top + piece.top, left + piece.left
+                rows = self._rows[:, y + piece.height] > self._rows[:, y]
+                hit |= rows & (self._columns[:, x + piece.width] > self._columns[:, x])
+        return np.flatnonzero(hit)
+
+    def pixels(self, places: Places) -> Bools:
+        """[H, W], what the patch covers."""
+        return self.sources(places) >= 0
+
+    def sources(self, places: Places) -> Indices:
+        """[H, W], which pixel of the patch, row by row, lies on each pixel of the image; -1 for none."""
+        source = np.full(self.image_size, -1, dtype=np.int64)
+        for top, left in places:
+            for piece in self.single.pieces():
+                rows, columns = np.arange(piece.height) + piece.top, np.arange(piece.width) + piece.left
+                source[np.ix_(top + rows, left + columns)] = rows[:, None] * self.single.width + columns
+        return source
+
+    def anywhere(self, rng: np.random.Generator) -> Places:
+        return tuple(
+            (int(rng.integers(self._room[0])), int(rng.integers(self._room[1]))) for _ in range(self.times)
+        )
+
+    def alike(self, places: Places, rng: np.random.Generator) -> Places:
+        """Another place along one axis that touches the same mutants, if luck has it."""
+        same = self.touched(places)
+        for move in range(_MOVES):
+            other = self.anywhere(rng)
+            pairs = zip(places, other, strict=True)
+            moved = tuple(((y, left) if move % 2 else (top, x)) for (top, left), (y, x) in pairs)
+            if np.array_equal(self.touched(moved), same):
+                return moved
+        return places
+
+
+class Prices:
+    """What lifting rivals past the true label of one image costs, place by place (CostCert's price)."""
+
+    def __init__(self, votes: Votes, image: int, k: int) -> None:
+        self.votes, self.image, self.k = votes, image, k
+        self.truth = int(votes.truth[image])
+        self._labels, self._units = units_given(votes, image)
+        self._scores = np.zeros(votes.num_classes, dtype=np.int64)
+        np.add.at(self._scores, self._labels, self._units)
+
+    def rest(self, touched: Indices) -> Indices:
+        """[L], the votes of the mutants that are not touched."""
+        rest = self._scores.copy()
+        np.subtract.at(rest, self._labels[touched], self._units[touched])
+        return rest
+
+    def gaps(self, touched: Indices) -> tuple[Indices, Indices]:
+        """Rivals, cheapest first, and what each lacks; ties go to the lowest label, as in the prediction."""
+        rest = self.rest(touched)
+        gaps = np.maximum(rest[self.truth] - rest + (np.arange(len(rest)) > self.truth), 0)
+        order = np.argsort(gaps, kind="stable")
+        order = order[order != self.truth]
+        return order, gaps[order]
+
+    def lifted(self, touched: Indices) -> tuple[int, int]:
+        """How many rivals, k at most, can be lifted, and what is left over, or missing for one more."""
+        _, gaps = self.gaps(touched)
+        left = self.votes.cap * len(touched) - np.cumsum(gaps[: self.k])
+        count = int((left >= 0).sum())
+        return count, int(left[min(count, len(left) - 1)])
+
+    def spot(self, sites: Sites, places: Places, rng: np.random.Generator | None = None) -> Spot:
+        """The cheapest rivals, or some others within the budget where chance is to choose."""
+        touched = sites.touched(places)
+        order, gaps = self.gaps(touched)
+        budget = self.votes.cap * len(touched)
+        chosen = np.arange(min(self.k, len(order)))
+        if rng is not None:
+            others = rng.choice(min(len(order), 2 * self.k + 2), len(chosen), replace=False)
+            chosen = others if gaps[others].sum() <= budget else rng.permutation(chosen)
+        ballots = -(-gaps[chosen] // self.votes.cap)
+        # Neighbouring mutants see much the same of a patch, so each rival gets a run of them.
+        wanted = np.repeat(order[chosen], ballots)[: len(touched)]
+        spare = np.full(len(touched) - len(wanted), order[chosen[0]])
+        return Spot(places, touched, order[chosen], np.concatenate([spare, wanted]))
+
+
+def best_spots(
+    votes: Votes, image: int, sites: Sites, k: int, count: int, rng: np.random.Generator
+) -> list[Spot]:
+    """Up to `count` places: the witness's (or the strongest attack's), the worst by price, some by chance."""
+    prices = Prices(votes, image, k)
+    found = witness(votes, image, sites.patch, k, ties="lowest")
+    found = found or strongest(votes, image, sites.patch, ties="lowest")
+    first = _as_witnessed(found, prices.spot(sites, found.places))
+    drawn = [sites.alike(found.places, rng) for _ in range(count)]
+    drawn += [sites.anywhere(rng) for _ in range(_PRICED * count)]
+    others = [places for places in dict.fromkeys(drawn) if places != found.places]
+    price = {places: prices.lifted(sites.touched(places)) for places in others}
+    # Where the price of k rivals cannot be paid no pixels will do.
+    others = [places for places in others if price[places][0] == k] or others
+    worst = sorted(others, key=price.__getitem__, reverse=True)[: count // 2]
+    chance = [places for places in others if places not in worst]
+    rng.shuffle(chance)
+    chosen = [*worst, *chance][: count - 1]
+    spots = [first, *(prices.spot(sites, places) for places in chosen)]
+    # Where no mutant looks there is nothing to do.
+    return [spot for spot in spots if len(spot.touched)]
+
+
+def _as_witnessed(found: Witness, spot: Spot) -> Spot:
+    """The spot with the witness's own ballots; a ballot that it splits goes to whom it gives most."""
+    wanted = dict(zip(spot.touched.tolist(), spot.wanted.tolist(), strict=True))
+    for at in np.argsort(found.units, kind="stable"):
+        wanted[int(found.mutants[at])] = int(found.labels[at])
+    return replace(spot, wanted=np.array([wanted[mutant] for mutant in spot.touched.tolist()], np.int64))
+
+
+def _kept_before(segments: Sequence[Segment], length: int) -> npt.NDArray[np.int32]:
+    """[B, length + 1], how many pixels of each segment lie before each position."""
+    kept = np.stack([segment.pixels(length) for segment in segments])
+    before = np.zeros((len(segments), length + 1), dtype=np.int32)
+    np.cumsum(kept, axis=1, out=before[:, 1:])
+    return before

@@ -1,0 +1,1 @@
+"""Table 2: certificates of votes, the accuracy they add up to, and other guarantees."""

@@ -1,0 +1,153 @@
+"""Certificates: table 2, the rank and the min-k of every image, defender and patch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.certification.accuracy import Tally
+from costcert.errors import CostcertError, nearest
+from costcert.geometry.patches import Patch, concrete
+from costcert.geometry.sizes import ImageSize
+from costcert.votes.defence import Defence
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Counts = npt.NDArray[np.int64]
+Case = tuple[str, Patch]
+
+
+class Certificates:
+    """What was proved. `min_k(defender, patch)[n] = 5`: image n keeps its true label in the top 5.
+
+    Args:
+        results: (rank, min_k), both [N], by (defender name, patch in pixels).
+        classifier: what they are about; each of the defenders ranks its ballots.
+        about: what else was asked; goes into the manifest.
+    """
+
+    def __init__(
+        self,
+        results: Mapping[Case, tuple[Counts, Counts]],
+        *,
+        image_ids: npt.NDArray[np.str_],
+        num_classes: int,
+        image_size: ImageSize,
+        classifier: Defence,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._results = dict(results)
+        self.image_ids = image_ids
+        self.num_classes = num_classes
+        self.image_size = image_size
+        self.classifier = classifier
+        self.about: Mapping[str, Any] = MappingProxyType(dict(about or {}))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Certificates]) -> Certificates:
+        """Certificates of the same defenders and patches for the images of all parts, in order."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        return cls(
+            {
+                case: (
+                    np.concatenate([part._results[case][0] for part in parts]),
+                    np.concatenate([part._results[case][1] for part in parts]),
+                )
+                for case in first.cases
+            },
+            image_ids=np.concatenate([part.image_ids for part in parts]),
+            num_classes=first.num_classes,
+            image_size=first.image_size,
+            classifier=first.classifier,
+            about=first.about,
+        )
+
+    def select(
+        self, images: slice = slice(None), *, patches: Collection[Patch] | None = None
+    ) -> Certificates:
+        """Those of some images, and against some of the patches."""
+        return Certificates(
+            {
+                case: (rank[images], min_k[images])
+                for case, (rank, min_k) in self._results.items()
+                if patches is None or case[1] in patches
+            },
+            image_ids=self.image_ids[images],
+            num_classes=self.num_classes,
+            image_size=self.image_size,
+            classifier=self.classifier,
+            about=self.about,
+        )
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def __repr__(self) -> str:
+        return (
+            f"Certificates({len(self)} images; defenders {', '.join(self.defenders)}; "
+            f"patches {', '.join(map(str, self.patches))})"
+        )
+
+    @property
+    def cases(self) -> list[Case]:
+        """All (defender, patch), in the order asked for."""
+        return list(self._results)
+
+    @property
+    def defenders(self) -> list[str]:
+        return list(dict.fromkeys(defender for defender, _ in self._results))
+
+    @property
+    def patches(self) -> list[Patch]:
+        return list(dict.fromkeys(patch for _, patch in self._results))
+
+    def rank(self, defender: str, patch: Patch | str | int) -> Counts:
+        """[N], the position of the true label in the defender's prediction on the image as it is."""
+        return self._case(defender, patch)[0]
+
+    def min_k(self, defender: str, patch: Patch | str | int) -> Counts:
+        """[N], the smallest k for which the true label provably stays in the top k."""
+        return self._case(defender, patch)[1]
+
+    def accuracy(self, k: int | Iterable[int] = range(1, 6), *, confidence: float = 0.95) -> pd.DataFrame:
+        """A tidy table: defender, patch, k, images, clean, certified, and their confidence intervals."""
+        tally = Tally()
+        tally.add(self)
+        return tally.accuracy(k, confidence=confidence)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per image, defender and patch: image, defender, patch, rank, min_k."""
+        import pandas as pd
+
+        return pd.concat(
+            [
+                pd.DataFrame(
+                    {
+                        "image": self.image_ids,
+                        "defender": defender,
+                        "patch": str(patch),
+                        "rank": rank,
+                        "min_k": min_k,
+                    }
+                )
+                for (defender, patch), (rank, min_k) in self._results.items()
+            ],
+            ignore_index=True,
+        )
+
+    def _case(self, defender: str, patch: Patch | str | int) -> tuple[Counts, Counts]:
+        wanted = concrete(patch, self.image_size)
+        if (defender, wanted) not in self._results:
+            raise CostcertError(
+                f"nothing was certified for {defender} against {wanted}"
+                f"{nearest(defender, [d for d in self.defenders if d != defender])}: there are certificates "
+                f"of {', '.join(self.defenders)} against {', '.join(map(str, self.patches))}"
+            )
+        return self._results[defender, wanted]

@@ -1,0 +1,223 @@
+"""The classifier that certificates speak of, from pictures to a list of labels.
+
+It votes with the code that made the certified votes, and ranks labels with the defender that was certified:
+what is promised is what is deployed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from costcert.certification.certificates import Certificates
+from costcert.certification.certify import AnyPatch, certify
+from costcert.datasets.base import Dataset
+from costcert.defenders import find
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.patches import concrete
+from costcert.geometry.sizes import whole
+from costcert.geometry.touch import Touched, touched
+from costcert.models.classifier import Classifier
+from costcert.store.locations import Location
+from costcert.store.runs import Run, open_run
+from costcert.votes.collector import Poll
+from costcert.votes.defence import Defence, Soft
+from costcert.votes.table import Votes
+
+# A picture as Pillow has it, or its pixels: [H, W] or [H, W, 3] whole numbers 0 to 255.
+Picture = Image.Image | npt.NDArray[np.uint8]
+
+
+class Deployed:
+    """Gives the top k of pictures.
+
+    Args:
+        ablation: what each mutant keeps; by default what the model was trained to see.
+        defender: whose prediction and certificates these are.
+        patch: what a defender that masks, such as PatchGuard, masks for; others need none.
+        soft: vote with soft ballots, made this way.
+        ties: how certificates read ties; the prediction itself gives them to the lowest label.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        ablation: Ablation | str | None = None,
+        *,
+        defender: str = "costcert",
+        patch: AnyPatch | None = None,
+        soft: Soft | None = None,
+        ties: str = "against",
+    ) -> None:
+        kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation or model.ablation
+        if kept is None:
+            raise CostcertError(
+                "the model does not say what mutants keep: pass an ablation, as in columns:19"
+            )
+        masks = find(defender).masks
+        if patch is None and masks:
+            raise CostcertError(
+                f"{find(defender).title} predicts by masking a patch: say which, as in square:32"
+            )
+        fitting = None if patch is None else concrete(patch, model.image_size)
+        mask = fitting if masks else None
+        self._deploy(model, Defence(kept, model.about().get("hide"), soft, defender, mask, ties))
+
+    @classmethod
+    def of(cls, model: Classifier, classifier: Defence) -> Deployed:
+        """This network as this classifier."""
+        deployed = object.__new__(cls)
+        deployed._deploy(model, classifier)
+        return deployed
+
+    @classmethod
+    def from_run(
+        cls,
+        folder: str | Location,
+        model: Classifier | str,
+        *,
+        votes: str | Location | None = None,
+        defender: str | None = None,
+        patch: AnyPatch | None = None,
+    ) -> Deployed:
+        """The classifier of a finished run, with the network that voted there.
+
+        Args:
+            folder: of votes, or of certificates; the votes of these are looked for beside them.
+            model: the network, or how it is spelled on the command line; any other than the one that voted is
+                refused.
+            votes: where the votes of certificates are, if not beside them.
+            defender: of those that were certified; CostCert, or the only one, by default.
+            patch: what a masking defender masks for, of those that were certified.
+        """
+        run = open_run(folder, votes)
+        return cls.of(model_of_run(run, model), run.classifier_by(defender, patch))
+
+    def _deploy(self, model: Classifier, classifier: Defence) -> None:
+        classifier = classifier.with_classes(model.num_classes)
+        if classifier.defender is None:
+            raise CostcertError("nobody ranks the labels: name a defender, such as costcert")
+        if classifier.soft is not None and classifier.soft.temperature is None:
+            raise CostcertError(
+                "nobody noted at what temperature these soft ballots are made: vote once more"
+            )
+        self.model, self.classifier = model, classifier
+        self._tried_out = False
+        self.defender = find(classifier.defender)
+        hide = model.about().get("hide")
+        if hide != classifier.hide:
+            raise CostcertError(
+                f"this model is shown hidden pixels as {hide!r}, but the classifier as {classifier.hide!r}: "
+                "load it with that hide"
+            )
+        refusal = self.defender.refusal(soft=classifier.soft is not None, partial=False)
+        if refusal is not None:
+            raise CostcertError(refusal)
+        self._touched = (
+            Touched.nothing(classifier.ablation.count(model.image_size))
+            if classifier.mask is None
+            else touched(classifier.ablation, concrete(classifier.mask, model.image_size), model.image_size)
+        )
+
+    @property
+    def ablation(self) -> Ablation:
+        return self.classifier.ablation
+
+    def predict(self, pictures: Picture | Iterable[Picture], k: int = 5) -> npt.NDArray[np.int64]:
+        """[N, k], the labels of each picture, best first."""
+        if whole(k, "k") > self.model.num_classes:
+            raise CostcertError(f"the model tells {self.model.num_classes} classes apart, so k is no {k}")
+        return self.ranked(self.votes(pictures), k)
+
+    def ranked(self, votes: Votes, k: int) -> npt.NDArray[np.int64]:
+        """[N, k], the labels that these votes put first."""
+        return self.defender.predict(votes, self._touched, k)
+
+    def scores(self, votes: Votes) -> npt.NDArray[np.int64]:
+        """[N, L], what labels are ranked by."""
+        return self.defender.scores(votes, self._touched)
+
+    def certify(
+        self,
+        pictures: Picture | Iterable[Picture],
+        labels: npt.ArrayLike,
+        patches: AnyPatch | Iterable[AnyPatch],
+        *,
+        ties: str | None = None,
+    ) -> Certificates:
+        """For a label of each picture, the smallest k for which it stays in the top k of `predict`."""
+        return self.certify_votes(self.votes(pictures, labels), patches, ties=ties)
+
+    def certify_votes(
+        self, votes: Votes, patches: AnyPatch | Iterable[AnyPatch], *, ties: str | None = None
+    ) -> Certificates:
+        """The same for votes of this classifier."""
+        return certify(
+            votes.under(self.classifier),
+            patches,
+            [self.defender.name],
+            ties=ties or self.classifier.ties,
+            mask=self.classifier.mask,
+        )
+
+    def votes(self, pictures: Picture | Iterable[Picture], labels: npt.ArrayLike | None = None) -> Votes:
+        """How all mutants vote; where nobody says what the pictures show, label 0 stands in for it."""
+        given = [pictures] if isinstance(pictures, Image.Image | np.ndarray) else list(pictures)
+        shown = _Pictures(given, np.zeros(len(given), np.int64) if labels is None else labels)
+        poll = Poll(
+            self.model,
+            shown,
+            self.classifier.ablation,
+            soft=self.classifier.soft,
+            try_out=not self._tried_out,
+        )
+        (votes,) = poll.shards([range(len(shown))], {}, lambda done: None)
+        self._tried_out = True
+        return votes
+
+
+def model_of_run(
+    run: Run, model: Classifier | str, *, checkpoint: Location | None = None, device: str = "auto"
+) -> Classifier:
+    """The network that cast the votes of a run, and no other."""
+    from costcert.models.reopening import model_that_voted, refuse_other_model
+
+    votes = run.votes
+    noted = {**(votes.manifest["made"].get("model") or {}), "hide": votes.classifier.hide}
+    if isinstance(model, str):
+        return model_that_voted(
+            model,
+            noted,
+            num_classes=votes.num_classes,
+            class_names=votes.manifest.get("class_names"),
+            ablation=votes.ablation,
+            image_size=votes.image_size,
+            checkpoint=checkpoint,
+            device=device,
+        )
+    refuse_other_model(model, noted, votes.image_size, votes.manifest.get("class_names"))
+    return model
+
+
+class _Pictures(Dataset):
+    """Pictures at hand."""
+
+    def __init__(self, pictures: Sequence[Picture], labels: npt.ArrayLike) -> None:
+        super().__init__("pictures", [str(index) for index in range(len(pictures))], labels)
+        self._pictures = pictures
+
+    def image(self, index: int) -> Image.Image:
+        picture = self._pictures[index]
+        if isinstance(picture, Image.Image):
+            return picture
+        fits = picture.dtype == np.uint8 and (picture.ndim == 2 or picture.shape[2:] in ((1,), (3,)))
+        if not fits or picture.size == 0:
+            raise CostcertError(
+                "a picture is an image of Pillow, or whole numbers 0 to 255 (uint8) of shape [height, width] "
+                f"or [height, width, 3], got {picture.dtype} of shape {picture.shape}"
+            )
+        return Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)

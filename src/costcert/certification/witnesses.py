@@ -1,0 +1,171 @@
+"""The attack that a missing certificate stands for: where the patch lies, and how its mutants then vote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.certification.certify import AnyPatch
+from costcert.defenders.worst_case import known_ties
+from costcert.errors import VotesError
+from costcert.geometry.patches import OnePatch, Several, concrete
+from costcert.geometry.sizes import whole
+from costcert.geometry.touch import Touched, touched
+from costcert.votes.table import Votes
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Witness:
+    """One patch and one set of rewritten ballots, such as push the true label out of the top k.
+
+    Args:
+        places: (top, left) of the patch, or of each of several.
+        touched: the mutants it touches, all of which the attacker rewrites.
+        mutants, labels, units: the new ballots: a mutant gives so many units to a label. Equally long.
+        scores: [L], votes (or units) after the attack.
+        position: of the true label then, ties broken as asked.
+    """
+
+    patch: OnePatch | Several
+    places: tuple[tuple[int, int], ...]
+    touched: Indices
+    mutants: Indices
+    labels: Indices
+    units: Indices
+    scores: Indices
+    position: int
+
+
+def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "against") -> Witness | None:
+    """The attack on image number `image` that breaks the top k, or None where CostCert certifies it.
+
+    CostCert is exact, so one of the two always exists.
+    """
+    k = whole(k, "k")
+    scene = _Scene(votes, image, patch, ties)
+    if k >= votes.num_classes:
+        return None
+    for p, (clean, held) in enumerate(scene.walk()):
+        gaps = scene.gaps(clean)
+        lifted = np.argsort(gaps, kind="stable")[:k]
+        if gaps[lifted].sum() <= scene.budget(p):
+            return scene.attacked(p, clean, held, lifted, gaps[lifted])
+    return None
+
+
+def strongest(votes: Votes, image: int, patch: AnyPatch, *, ties: str = "against") -> Witness:
+    """The attack that lifts the most rivals past the true label, and comes nearest to lifting one more.
+
+    What is left over goes to the rival who would be next. The true label ends at CostCert's min-k.
+    """
+    scene = _Scene(votes, image, patch, ties)
+    best: tuple[int, int] | None = None
+    for p, (clean, held) in enumerate(scene.walk()):
+        gaps = scene.gaps(clean)
+        order = np.argsort(gaps, kind="stable")[:-1]
+        left = scene.budget(p) - np.cumsum(gaps[order])
+        lifted = int((left >= 0).sum())
+        short = int(left[lifted]) if lifted < len(order) else 0
+        if best is None or (lifted, short) > best:
+            best = (lifted, short)
+            found = p, clean.copy(), held.copy(), order[:lifted], order[lifted : lifted + 1]
+    p, clean, held, raised, following = found
+    gaps = scene.gaps(clean)
+    paid = gaps[raised]
+    if len(following):
+        rest = scene.budget(p) - int(paid.sum())
+        raised, paid = np.append(raised, following), np.append(paid, rest)
+    return scene.attacked(p, clean, held, raised, paid)
+
+
+class _Scene:
+    """One image, one patch, and who breaks ties."""
+
+    def __init__(self, votes: Votes, image: int, patch: AnyPatch, ties: str) -> None:
+        if not -len(votes) <= image < len(votes):
+            raise VotesError(f"image {image} is not one of the {len(votes)} images")
+        if votes.unread is not None and votes.unread[image]:
+            raise VotesError(f"image {image} could not be read, so there are no ballots to rewrite")
+        self.votes = votes.require_complete("an attack")
+        self.patch = concrete(patch, votes.image_size)
+        self.cases = touched(votes.ablation, self.patch, votes.image_size)
+        self.truth = int(votes.truth[image])
+        self.labels, self.units = units_given(votes, image)
+        # A rival that loses ties must win outright.
+        self.handicap = known_ties(ties) & (np.arange(votes.num_classes) > self.truth)
+
+    def walk(self) -> Iterator[tuple[Indices, npt.NDArray[np.bool_]]]:
+        return _walk(self.cases, self.labels, self.units, self.votes.num_classes)
+
+    def budget(self, p: int) -> int:
+        return self.votes.cap * int(self.cases.budgets[p])
+
+    def gaps(self, clean: Indices) -> Indices:
+        """[L], what each label lacks; the true one is never lifted past itself."""
+        gaps: Indices = np.maximum(clean[self.truth] - clean + self.handicap, 0)
+        gaps[self.truth] = np.iinfo(np.int64).max
+        return gaps
+
+    def attacked(
+        self, p: int, clean: Indices, held: npt.NDArray[np.bool_], lifted: Indices, paid: Indices
+    ) -> Witness:
+        """The attack at place p that gives these rivals what was paid for them."""
+        mutants, given, amount = _spend(np.flatnonzero(held), lifted, paid, self.votes)
+        scores = clean.copy()
+        np.add.at(scores, given, amount)
+        return Witness(
+            self.patch,
+            tuple((int(top), int(left)) for top, left in self.cases.places[p]),
+            np.flatnonzero(held),
+            mutants,
+            given,
+            amount,
+            scores,
+            int((scores - self.handicap >= scores[self.truth]).sum()),
+        )
+
+
+def units_given(votes: Votes, image: int) -> tuple[Indices, Indices]:
+    """Labels and units of every mutant, [B, j]."""
+    if votes.labels is None or votes.units is None:
+        labels = votes.ballots[image][:, None].astype(np.int64)
+        return labels, np.ones_like(labels)
+    return votes.labels[image].astype(np.int64), votes.units[image].astype(np.int64)
+
+
+def _walk(
+    cases: Touched, labels: Indices, units: Indices, num_classes: int
+) -> Iterator[tuple[Indices, npt.NDArray[np.bool_]]]:
+    """Clean votes [L] and touched mutants [B] of every case; both change from one to the next."""
+    clean = np.zeros(num_classes, dtype=np.int64)
+    np.add.at(clean, labels, units)
+    held = np.zeros(len(labels), dtype=np.bool_)
+    for start, stop in zip(cases.offsets[:-1], cases.offsets[1:], strict=True):
+        step = cases.flips[start:stop]
+        enters = step >= 0
+        mutants = np.where(enters, step, ~step)
+        np.add.at(clean, labels[mutants], np.where(enters, -1, 1)[:, None] * units[mutants])
+        held[mutants] = enters
+        yield clean, held
+
+
+def _spend(
+    mutants: Indices, lifted: Indices, gaps: Indices, votes: Votes
+) -> tuple[Indices, Indices, Indices]:
+    """Give each lifted rival its gap out of the touched ballots; what is left goes to the first."""
+    wanted = gaps.copy()
+    # Where one label is all there is, nobody can be given anything.
+    wanted[:1] += votes.cap * len(mutants) - int(gaps.sum())
+    # Cut the budget where one rival is served and where one ballot ends.
+    ends = np.cumsum(wanted)
+    cuts = np.union1d(ends, votes.cap * np.arange(1, len(mutants) + 1)) if len(wanted) else ends
+    starts = np.concatenate([[0], cuts[:-1]]).astype(np.int64)
+    amount = cuts - starts
+    some = amount > 0
+    rival = np.searchsorted(ends, starts, side="right")
+    return mutants[starts[some] // votes.cap], lifted[rival[some]], amount[some]

@@ -1,1 +1,0 @@
-"""What each command does, apart from reading its options."""

@@ -1,0 +1,153 @@
+"""What is asked of the service and what it answers, checked and documented."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from costcert.explorer.limits import LARGEST_SIDE, MOST_MUTANTS
+
+Label = Annotated[int, Field(ge=0, lt=1 << 24)]
+PatchText = Annotated[str, Field(min_length=1, max_length=40, examples=["square:4"])]
+Ballot = Annotated[list[Label], Field(max_length=64)]
+Units = Annotated[list[Annotated[int, Field(ge=0, le=1 << 30)]], Field(max_length=64)]
+
+MOST_PATCHES = 8
+
+
+class Problem(BaseModel):
+    """Why a request was not answered, in a sentence."""
+
+    detail: str
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+    version: str
+    images: int
+    model: bool
+
+
+class BallotsQuestion(BaseModel):
+    """Ballots to certify: of an image that is shown here, or of one's own."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    image: Annotated[
+        str | None, Field(max_length=4096, description="The id of an image whose votes are shown here.")
+    ] = None
+    ballots: Annotated[
+        list[Label] | None, Field(max_length=MOST_MUTANTS, description="The label each mutant votes for.")
+    ] = None
+    labels: Annotated[
+        list[Ballot] | None,
+        Field(max_length=MOST_MUTANTS, description="Soft ballots: labels of each mutant."),
+    ] = None
+    units: Annotated[
+        list[Units] | None,
+        Field(max_length=MOST_MUTANTS, description="Soft ballots: units for those labels."),
+    ] = None
+    cap: Annotated[int | None, Field(ge=1, le=1 << 30, description="The most units a mutant may give.")] = (
+        None
+    )
+    label: Annotated[Label | None, Field(description="The label to keep in the top k.")] = None
+    patches: Annotated[list[PatchText], Field(min_length=1, max_length=MOST_PATCHES)]
+    defenders: Annotated[
+        list[Annotated[str, Field(max_length=64)]] | None, Field(min_length=1, max_length=16)
+    ] = None
+    ties: Literal["against", "lowest"] | None = None
+    view: Literal["hard", "soft"] | None = None
+    attack: Annotated[bool, Field(description="Also say where a patch does most, and what.")] = False
+    ablation: Annotated[
+        str | None, Field(max_length=200, description="What each mutant kept; as shown here by default.")
+    ] = None
+    image_size: Annotated[
+        list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]] | None,
+        Field(min_length=2, max_length=2, description="Height and width; as shown here by default."),
+    ] = None
+    num_classes: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> BallotsQuestion:
+        given = [self.image is not None, self.ballots is not None, self.labels is not None]
+        if sum(given) != 1:
+            raise ValueError("give one of: image, ballots, or labels with units")
+        if (self.labels is None) != (self.units is None):
+            raise ValueError("soft ballots are labels and units together")
+        if self.image is None and self.label is None:
+            raise ValueError("say which label is to stay in the top k")
+        return self
+
+
+class RankAndMinK(BaseModel):
+    rank: Annotated[int, Field(description="Position of the label in the defender's prediction.")]
+    min_k: Annotated[int, Field(description="The smallest k for which the label stays in the top k.")]
+
+
+class Attack(BaseModel):
+    """The place where a patch lifts the most rivals, and where the label ends."""
+
+    top: int
+    left: int
+    position: int
+
+
+class PatchCertificates(BaseModel):
+    patch: str
+    budget: Annotated[int, Field(description="Mutants the patch touches at most.")]
+    defenders: dict[str, RankAndMinK]
+    attack: Attack | None
+
+
+class Certified(BaseModel):
+    label: int
+    certificates: list[PatchCertificates]
+
+
+class ImageVotes(BaseModel):
+    """How the mutants of one image voted."""
+
+    image: str
+    truth: int
+    unread: bool
+    cap: int
+    ballots: Annotated[list[int], Field(description="Labels; -1 for a mutant that was not evaluated.")]
+    labels: list[list[int]] | None
+    units: list[list[int]] | None
+    unknown: Annotated[list[int], Field(description="Mutants that are taken to be the attacker's.")]
+
+
+class Ranked(BaseModel):
+    label: int
+    name: str | None
+    votes: Annotated[float, Field(description="Votes for this label, in ballots.")]
+
+
+class Prediction(BaseModel):
+    top: list[Ranked]
+    votes: dict[str, ImageVotes]
+    picture: Annotated[str, Field(description="What the model saw, as a data: address.")]
+
+
+class AllRanks(BaseModel):
+    rank: list[int]
+    min_k: list[int]
+
+
+class AllCertificates(BaseModel):
+    patch: str
+    budget: int
+    defenders: dict[str, AllRanks]
+
+
+class Curve(BaseModel):
+    clean: list[float]
+    certified: list[float]
+
+
+class Accuracy(BaseModel):
+    patch: str
+    images: int
+    k: list[int]
+    defenders: dict[str, Curve]

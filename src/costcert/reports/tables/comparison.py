@@ -1,0 +1,183 @@
+"""Every defender of every run, and of the paper, over the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from costcert.errors import CostcertError
+from costcert.geometry.patches import concrete
+from costcert.geometry.sizes import whole
+from costcert.reports.published import Published
+from costcert.reports.results import Results
+from costcert.reports.style import defender_title
+from costcert.reports.tables.layout import Cell
+from costcert.reports.tables.patch_matching import MATCH_RULE, Threat, paired
+from costcert.reports.tables.provenance import Data, mixture, model_name, run_names
+
+METRICS = ("clean", "certified")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One defender of one run.
+
+    Args:
+        defender: its name, by which entries of several runs are put together.
+        cells: by (metric, number of the column, k); what is not there was not measured.
+    """
+
+    run: str
+    model: str | None
+    data: str
+    defender: str
+    title: str
+    passes: int | None
+    cells: Mapping[tuple[str, int, int], Cell]
+    is_published: bool = False
+
+    def cell(self, metric: str, threat: int, k: int) -> Cell:
+        return self.cells.get((metric, threat, k), Cell())
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """Entries in the order of the runs, the paper's last, and what has to be said about them."""
+
+    threats: tuple[Threat, ...]
+    ks: tuple[int, ...]
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        runs: Sequence[Results],
+        ks: Iterable[int],
+        *,
+        published: Published | None,
+        mixed: bool,
+        confidence: float,
+    ) -> Lineup:
+        if not runs and published is None:
+            raise CostcertError("there is no run to show: pass the results of one, or published numbers")
+        notes = []
+        if why := mixture(runs, published):
+            if not mixed:
+                raise CostcertError(f"{why}: show numbers of the same data, or allow mixed data")
+            notes.append(f"These numbers do not compare: {why}.")
+        ks = _sensible(ks, runs, published)
+        threats: list[Threat] = []
+        entries: list[Entry] = []
+        for results, name in zip(runs, run_names(runs), strict=True):
+            entries += _of_run(results, name, ks, threats, confidence)
+        if published is not None:
+            in_print = [Threat(each.patch, published.image_size) for each in published.patches]
+            if not runs:
+                threats = in_print
+            pairs = paired(in_print, threats)
+            rows = _of_paper(published, ks, pairs)
+            entries += rows
+            notes += _sources(published, rows) + (_matches(published, pairs, threats) if runs else [])
+        if not entries:
+            raise CostcertError(f"nothing is published for k of {', '.join(map(str, ks))}: choose 1 to 5")
+        return cls(tuple(threats), tuple(ks), tuple(entries), tuple(notes))
+
+
+def _sensible(ks: Iterable[int], runs: Sequence[Results], published: Published | None) -> list[int]:
+    """The k there are classes for."""
+    asked = list(dict.fromkeys(whole(k, "k") for k in ks))
+    classes = max(
+        [results.num_classes for results in runs] + ([published.classes] if published is not None else [])
+    )
+    kept = [k for k in asked if k <= classes]
+    if not kept:
+        raise CostcertError(
+            f"no k is left to show of {asked}: there are {classes} classes"
+            if asked
+            else "no k is asked for: pass at least one, as in ks=[1, 5]"
+        )
+    return kept
+
+
+def _of_run(
+    results: Results, name: str, ks: list[int], threats: list[Threat], confidence: float
+) -> list[Entry]:
+    """The defenders of one run; its patches that are not yet among `threats` are added to them."""
+    own = [Threat(concrete(patch, results.image_size), results.image_size) for patch in results.patches]
+    columns = paired(own, threats)
+    for number, threat in enumerate(own):
+        if number not in columns:
+            columns[number] = len(threats)
+            threats.append(threat)
+    place = {patch: columns[number] for number, patch in enumerate(results.patches)}
+    cells: dict[str, dict[tuple[str, int, int], Cell]] = {defender: {} for defender in results.defenders}
+    for row in results.accuracy(ks, confidence=confidence).to_dict(orient="records"):
+        for metric in METRICS:
+            cells[row["defender"]][metric, place[row["patch"]], row["k"]] = Cell(
+                row[metric], row[f"{metric}_low"], row[f"{metric}_high"]
+            )
+    return [
+        Entry(
+            run=name,
+            model=model_name(results),
+            data=str(Data.of(results)),
+            defender=defender,
+            title=defender_title(defender),
+            passes=results.passes,
+            cells=cells[defender],
+        )
+        for defender in results.defenders
+    ]
+
+
+def _of_paper(published: Published, ks: list[int], pairs: Mapping[int, int]) -> list[Entry]:
+    entries = []
+    for defender in published.defenders:
+        cells = {
+            (metric, pairs[number], k): Cell(published.shares[key])
+            for number, patch in enumerate(published.patches)
+            for metric in METRICS
+            for k in ks
+            if number in pairs and (key := (defender.name, metric, patch.spelled, k)) in published.shares
+        }
+        if cells:
+            entries.append(
+                Entry(
+                    run=published.source.short,
+                    model=defender.model,
+                    data=str(Data.in_print(published)),
+                    defender=defender.defender,
+                    title=defender.name,
+                    passes=published.passes(defender),
+                    cells=cells,
+                    is_published=True,
+                )
+            )
+    return entries
+
+
+def _sources(published: Published, rows: Sequence[Entry]) -> list[str]:
+    """Where the paper's rows come from, if there are any."""
+    names = {row.title for row in rows}
+    about = [
+        f"{defender.name}: {defender.about}, {defender.model}"
+        for defender in published.defenders
+        if defender.name in names
+    ]
+    source = f"{published.source.short}: {published.source}; {Data.in_print(published)}"
+    return [f"{source}. {'; '.join(about)}."] if about else []
+
+
+def _matches(published: Published, pairs: Mapping[int, int], threats: Sequence[Threat]) -> list[str]:
+    """Which column each of the paper's patches is in, and which are left out."""
+    matched, missing = [], []
+    for number, patch in enumerate(published.patches):
+        if number in pairs:
+            matched.append(f"{patch} is in the column of {threats[pairs[number]].patch}")
+        else:
+            missing.append(str(patch))
+    notes = [f"Published numbers are matched by {MATCH_RULE}: {', '.join(matched) or 'none are'}."]
+    if missing:
+        notes.append(f"Left out, since no run has such squares: published numbers for {', '.join(missing)}.")
+    return notes

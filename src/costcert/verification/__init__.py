@@ -1,0 +1,1 @@
+"""An independent second derivation of certificates, and a replay of the votes they came from."""

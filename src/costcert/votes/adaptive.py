@@ -1,0 +1,63 @@
+"""When enough mutants have been asked: the bounds from part of the ballots decide what is to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.certification.certify import AnyPatch, concrete_patches
+from costcert.certification.guarantees import bounds
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.sizes import ImageSize, all_whole
+from costcert.votes.table import Votes
+
+# Into so many parts are the mutants of an image cut, one of which is asked at a time.
+_ROUNDS = 16
+
+
+@dataclass(frozen=True)
+class Question:
+    """Is the true label in the top k, and does it stay there whatever these patches show?
+
+    Certificates of the ballots asked until this is decided answer it as those of all ballots do. For other
+    patches and other k they are as sound, but may promise less.
+    """
+
+    patches: tuple[OnePatch | Several, ...]
+    ks: tuple[int, ...]
+    ties: str = "against"
+
+    @classmethod
+    def about(
+        cls, patches: AnyPatch | Iterable[AnyPatch], k: int | Iterable[int], image_size: ImageSize
+    ) -> Question:
+        return cls(tuple(concrete_patches(patches, image_size)), tuple(all_whole(k, "k")))
+
+    def decided(self, votes: Votes) -> npt.NDArray[np.bool_]:
+        """[N], images of which those ballots that are known decide it, whatever the others are."""
+        done = np.ones(len(votes), dtype=np.bool_)
+        everything = np.ones(votes.ballots.shape, dtype=np.bool_)
+        for patch in self.patches:
+            found = bounds(votes, patch, everything, ties=self.ties)
+            for k in self.ks:
+                done &= (found.rank_high <= k) | (found.rank_low > k)
+                done &= (found.min_k_high <= k) | (found.min_k_low > k)
+        return done
+
+    def to_json(self) -> dict[str, Any]:
+        return {"patches": [str(patch) for patch in self.patches], "k": list(self.ks), "ties": self.ties}
+
+
+def rounds(mutants: int) -> list[list[int]]:
+    """All mutants, a few at a time: first some from all over, then those halfway between them."""
+    order: list[int] = []
+    step = 1 << max(0, (mutants - 1).bit_length())
+    while step:
+        order += [mutant for mutant in range(0, mutants, step) if mutant % (2 * step) or not order]
+        step //= 2
+    size = max(1, -(-mutants // _ROUNDS))
+    return [order[start : start + size] for start in range(0, mutants, size)]

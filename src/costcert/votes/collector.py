@@ -1,0 +1,255 @@
+"""One question to one model about one data set: how does every mutant of every image vote?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice, zip_longest
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.compiled import cores
+from costcert.datasets.base import Dataset, ImageError
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation
+from costcert.models.batch_dependence import refuse_batch_dependence
+from costcert.models.classifier import Ballots, Classifier, Pixels, Soft, ballots_of
+from costcert.votes.adaptive import Question, rounds
+from costcert.votes.defence import Defence
+from costcert.votes.probe import probe
+from costcert.votes.table import Votes
+
+# Mutants a model is asked for at once: enough to fill its batches, few enough for their logits.
+_MUTANTS_AT_ONCE = 1 << 12
+_LOGITS_AT_ONCE = 1 << 24
+# Images and regions of a probe.
+_PROBED = (8, 16)
+# Images and regions that a model is tried out on before a run.
+_TRIED_OUT = (3, 4)
+_LIBRARIES = ("costcert", "numpy", "pillow", "torch", "torchvision", "timm", "onnxruntime")
+
+
+class Poll:
+    """Asks a model about the mutants of images, some at a time.
+
+    Args:
+        soft: also make soft ballots, this way.
+        skip_corrupt: go on after an image that cannot be read.
+        until: ask an image's mutants only until this is decided.
+        try_out: first see on some of the images whether the model depends on its batch.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        dataset: Dataset,
+        ablation: Ablation,
+        *,
+        soft: Soft | None = None,
+        skip_corrupt: bool = False,
+        until: Question | None = None,
+        try_out: bool = True,
+    ) -> None:
+        _check_classes(model, dataset)
+        self.model, self.dataset, self.soft, self.skip_corrupt = model, dataset, soft, skip_corrupt
+        self.ablation = ablation
+        self.until = until
+        self._try_out = try_out
+        self.regions = ablation.regions(model.image_size)
+        self.mutants_at_once = max(1, min(_MUTANTS_AT_ONCE, _LOGITS_AT_ONCE // model.num_classes))
+
+    def about(self) -> dict[str, Any]:
+        """How these votes are made, for the manifest."""
+        return {
+            # How pixels are hidden stands in the classifier.
+            "model": {key: value for key, value in self.model.about().items() if key != "hide"},
+            "data": self.dataset.about(),
+            **({} if self.until is None else {"until": self.until.to_json()}),
+            "versions": {name: found for name in _LIBRARIES if (found := _version(name))},
+        }
+
+    def shards(
+        self, wanted: Sequence[range], about: Mapping[str, Any], tell: Callable[[int], None]
+    ) -> Iterator[Votes]:
+        """Votes of each of these ranges of images, in order."""
+        step = max(1, self.mutants_at_once // len(self.regions))
+        parts = [[images[at : at + step] for at in range(0, len(images), step)] for images in wanted]
+        batches = self._read_ahead([part for each in parts for part in each])
+        done = 0
+        for images, expected in zip(wanted, parts, strict=True):
+            ballots = self._blank(images)
+            unread = np.ones(len(images), dtype=np.bool_)
+            known = np.zeros(ballots.labels.shape, dtype=np.bool_)
+            for part, pixels in islice(batches, len(expected)):
+                rows = [at for at, read in enumerate(pixels, part.start - images.start) if read is not None]
+                if rows:
+                    read = np.stack([each for each in pixels if each is not None])
+                    self._refuse_batch_dependence(read)
+                    if self.until is None:
+                        self._ask(read, ballots, rows, range(len(self.regions)))
+                        known[rows] = True
+                    else:
+                        self._ask_until(read, ballots, known, rows, images)
+                    unread[rows] = False
+                done += len(part)
+                tell(done)
+            # An image that could not be read counts as wrong: there is nothing left for the attacker to do.
+            known[unread] = True
+            yield self._votes(images, ballots, about, unread=unread, known=known)
+
+    @cached_property
+    def classifier(self) -> Defence:
+        """What these votes are the ballots of."""
+        hide = self.model.about().get("hide")
+        return Defence(self.ablation, hide, self.soft).with_classes(self.model.num_classes)
+
+    def blank(self, about: Mapping[str, Any]) -> Votes:
+        """Votes of one image that no mutant has cast, for what they say of themselves."""
+        return self._votes(range(1), self._blank(range(1)), about)
+
+    def probe(self) -> dict[str, Any]:
+        """Measured on a few images and regions from all over."""
+        count, width = _PROBED
+        images = np.unique(np.linspace(0, len(self.dataset) - 1, count).astype(int)).tolist()
+        regions = np.unique(np.linspace(0, len(self.regions) - 1, width).astype(int)).tolist()
+        pixels = [read for image in images if (read := self._read(image)) is not None]
+        if not pixels:
+            raise CostcertError("none of the images for the probe can be read")
+        found = probe(self.model, np.stack(pixels), [self.regions[at] for at in regions], soft=self.soft)
+        return asdict(found)
+
+    def _refuse_batch_dependence(self, pixels: Pixels) -> None:
+        """Once a run, on its first images: what a model says of made-up pictures is not all it can say."""
+        if self._try_out:
+            images, regions = _TRIED_OUT
+            places = np.unique(np.linspace(0, len(self.regions) - 1, regions).astype(int))
+            refuse_batch_dependence(self.model, pixels[:images], [self.regions[at] for at in places])
+            self._try_out = False
+
+    def _blank(self, images: range) -> Ballots:
+        """Ballots of images that nobody has read: each for a wrong label, and no units."""
+        shape, classes = (len(images), len(self.regions)), self.model.num_classes
+        wrong = (self.dataset.labels[images.start : images.stop, None] + 1) % classes
+        labels = np.ascontiguousarray(np.broadcast_to(wrong, shape)).astype(np.int32)
+        ballots = Ballots(labels, np.zeros(shape, dtype=np.float32))
+        if self.soft is None:
+            return ballots
+        best = min(self.soft.best, classes)
+        units = np.zeros((*shape, best), dtype=np.int32)
+        return ballots._replace(
+            soft_labels=np.zeros_like(units), soft_units=units, cuts=np.zeros(shape, dtype=np.float32)
+        )
+
+    def _read_ahead(self, parts: Sequence[range]) -> Iterator[tuple[range, list[Pixels | None]]]:
+        """Pixels of one part after the other; while a model is busy with one the next is being read."""
+        with ThreadPoolExecutor(cores()) as readers:
+            ahead = [readers.submit(self._read, image) for image in parts[0]] if parts else []
+            for part, following in zip_longest(parts, parts[1:], fillvalue=range(0)):
+                now, ahead = ahead, [readers.submit(self._read, image) for image in following]
+                yield part, [reading.result() for reading in now]
+
+    def _read(self, image: int) -> Pixels | None:
+        try:
+            picture = self.dataset.image(image)
+        except ImageError as error:
+            if self.skip_corrupt:
+                return None
+            raise ImageError(
+                f"{error}: mend or remove it, or pass --skip-corrupt (skip_corrupt=True), which counts it "
+                "as wrong"
+            ) from error
+        pixels = self.model.prepare(picture)
+        expected = (*self.model.image_size, self.model.channels)
+        if pixels.shape != expected:
+            raise CostcertError(f"the model prepares pixels of shape {pixels.shape}, but takes {expected}")
+        return pixels
+
+    def _ask(self, pixels: Pixels, ballots: Ballots, rows: list[int], mutants: Sequence[int]) -> None:
+        """Put what these mutants of these images say into those rows of the ballots."""
+        for start in range(0, len(mutants), self.mutants_at_once):
+            some = list(mutants[start : start + self.mutants_at_once])
+            logits = self.model.logits(pixels, [self.regions[mutant] for mutant in some])
+            expected = (len(pixels), len(some), self.model.num_classes)
+            if logits.shape != expected:
+                raise CostcertError(f"the model gives logits of shape {logits.shape}, expected {expected}")
+            columns: Any = zip(ballots, ballots_of(logits, self.soft), strict=True)
+            for mine, theirs in columns:
+                if mine is not None:
+                    mine[np.array(rows)[:, None], some] = theirs
+
+    def _ask_until(
+        self,
+        pixels: Pixels,
+        ballots: Ballots,
+        known: npt.NDArray[np.bool_],
+        rows: list[int],
+        images: range,
+    ) -> None:
+        """Ask mutants from all over first and those between them later, each image until it is decided."""
+        assert self.until is not None
+        undecided = np.arange(len(rows))
+        for mutants in rounds(len(self.regions)):
+            open_rows = np.array(rows)[undecided]
+            self._ask(pixels[undecided], ballots, open_rows.tolist(), mutants)
+            known[open_rows[:, None], mutants] = True
+            chosen: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
+            truth = self.dataset.labels[images.start : images.stop][open_rows]
+            votes = self._table(chosen, truth, known=known[open_rows])
+            undecided = undecided[~self.until.decided(votes)]
+            if not len(undecided):
+                return
+
+    def _votes(self, images: range, ballots: Ballots, about: Mapping[str, Any], **masks: Any) -> Votes:
+        return self._table(
+            ballots,
+            self.dataset.labels[images.start : images.stop],
+            image_ids=self.dataset.ids[images.start : images.stop],
+            class_names=self.dataset.class_names or self.model.class_names,
+            about=about,
+            **masks,
+        )
+
+    def _table(self, ballots: Ballots, truth: npt.NDArray[np.int32], **more: Any) -> Votes:
+        classifier = self.classifier
+        return Votes(
+            ballots.labels,
+            truth,
+            num_classes=self.model.num_classes,
+            ablation=classifier.ablation,
+            hide=classifier.hide,
+            image_size=self.model.image_size,
+            margins=ballots.margins,
+            cuts=ballots.cuts,
+            recipe=classifier.soft,
+            labels=ballots.soft_labels,
+            units=ballots.soft_units,
+            **more,
+        )
+
+
+def _check_classes(model: Classifier, dataset: Dataset) -> None:
+    """A label must mean the same to both."""
+    names, known = dataset.class_names, model.class_names
+    if dataset.num_classes > model.num_classes or (names and len(names) != model.num_classes):
+        raise CostcertError(
+            f"{dataset.name} has {dataset.num_classes} classes, but the model tells {model.num_classes} "
+            "apart: use a model that was trained on these classes"
+        )
+    if names and known and names != known:
+        at = next(at for at, (mine, theirs) in enumerate(zip(names, known, strict=True)) if mine != theirs)
+        raise CostcertError(
+            f"class {at} is {names[at]!r} in {dataset.name}, but {known[at]!r} to the model: "
+            "name the classes alike, in the same order"
+        )
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

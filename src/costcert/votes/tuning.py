@@ -1,0 +1,312 @@
+"""Which mutants should vote, and how softly, for the most certified accuracy.
+
+Any rule fixed before an image is seen is as sound as any other: which starting positions vote, every how
+many of them, and the temperature of soft ballots. All of it is chosen from the ballots of validation images,
+without asking a model again, and judged by cross-validation: what was chosen on four fifths of the images is
+measured on the fifth that had no say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.certification.certify import AnyPatch, certify, concrete_patches
+from costcert.errors import CostcertError, StoreError
+from costcert.geometry.ablations import Ablation, Blocks, Columns, Rows, parse_ablation
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.sizes import all_whole
+from costcert.store.files import read_json, write_json
+from costcert.store.locations import Location
+from costcert.votes.defence import Soft
+from costcert.votes.table import Votes
+
+FORMAT, VERSION = "costcert tuning", 1
+# The name of the file that holds a choice; `vote` finds it in the folder of a model.
+TUNED = "tuned.json"
+
+# Temperatures tried, as parts of the one the ballots were made with.
+PARTS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
+STRIDES = (1, 2, 3, 4)
+# Images that are certified to compare two settings.
+_SOME = 2000
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to vote.
+
+    Args:
+        ablation: which mutants vote.
+        temperature: of soft ballots; hard ones without it.
+    """
+
+    ablation: Ablation
+    temperature: float | None
+
+    def __str__(self) -> str:
+        return f"{self.ablation}, {'hard' if self.temperature is None else f'soft T={self.temperature:.3g}'}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What counts: the mean certified accuracy over these patches and list lengths."""
+
+    patches: tuple[OnePatch | Several, ...]
+    ks: tuple[int, ...]
+
+    def scores(self, votes: Votes) -> npt.NDArray[np.float64]:
+        """[N], for each image the part of the goal that it is certified for."""
+        certificates = certify(votes, self.patches, "costcert")
+        hits = [certificates.min_k("costcert", patch) <= k for patch in self.patches for k in self.ks]
+        return np.asarray(np.mean(hits, axis=0))
+
+
+class Ballots:
+    """Votes, and what they would be under other settings: estimates, for choosing among them.
+
+    Args:
+        temperature: where the votes do not say at which they were made.
+    """
+
+    def __init__(self, votes: Votes, temperature: float | None = None) -> None:
+        said = None if votes.recipe is None else votes.recipe.temperature or temperature
+        if votes.is_soft and said is None:
+            raise CostcertError("these votes do not say at what temperature they were made: pass it")
+        self.votes = votes
+        self.temperature = said
+
+    def under(self, setting: Setting) -> Votes:
+        votes = self.votes
+        if setting.ablation != votes.ablation:
+            votes = votes.select(setting.ablation)
+        if setting.temperature is None:
+            return votes.hard()
+        if self.temperature is None:
+            raise CostcertError(f"{setting} needs soft ballots, but these votes are hard: vote with --soft")
+        if setting.temperature == self.temperature:
+            return votes
+        return votes.tempered(self.temperature / setting.temperature)
+
+    def take(self, images: Any) -> Ballots:
+        return Ballots(self.votes.take(images), self.temperature)
+
+    @property
+    def everything(self) -> Setting:
+        """All mutants, hard: the paper's way."""
+        return Setting(self.votes.ablation, None)
+
+    @cached_property
+    def temperatures(self) -> list[float | None]:
+        return [None] if self.temperature is None else [None, *(part * self.temperature for part in PARTS)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A setting on the way, with what it reaches on the images it was chosen on and on those it was not."""
+
+    name: str
+    setting: Setting
+    passes: int
+    reached: float
+    honest: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was chosen."""
+
+    setting: Setting
+    best: int | None
+    goal: Goal
+    steps: Sequence[Step]
+    images: int
+
+    def to_json(self) -> dict[str, Any]:
+        soft = self.setting.temperature
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "ablation": str(self.setting.ablation),
+            "soft": None if soft is None else {"temperature": soft, "best": self.best},
+            "goal": {"patches": [str(patch) for patch in self.goal.patches], "k": list(self.goal.ks)},
+            "images": self.images,
+            "steps": [
+                {
+                    "name": step.name,
+                    "ablation": str(step.setting.ablation),
+                    "temperature": step.setting.temperature,
+                    "passes": step.passes,
+                    "reached": step.reached,
+                    "cross_validated": step.honest,
+                }
+                for step in self.steps
+            ],
+        }
+
+    def write(self, path: Location) -> None:
+        write_json(path, self.to_json())
+
+
+def read_tuned(path: Location) -> tuple[Ablation, Soft | None]:
+    """What a file that `tune` wrote says: which mutants vote, and how softly."""
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+        raise StoreError(f"{path} is no file of `costcert tune`, or of another version")
+    try:
+        soft = found["soft"]
+        return (
+            parse_ablation(found["ablation"]),
+            None if soft is None else Soft(float(soft["temperature"]), soft["best"]),
+        )
+    except (KeyError, TypeError, ValueError, CostcertError) as error:
+        raise StoreError(f"{path} is damaged: {error}") from None
+
+
+def tune(
+    votes: Votes,
+    patches: AnyPatch | Iterable[AnyPatch],
+    k: int | Iterable[int] = (1, 5),
+    *,
+    most_passes: int | None = None,
+    temperature: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tuning:
+    """Choose which mutants vote and at what temperature.
+
+    Args:
+        votes: of validation images, with all mutants that may be chosen from; soft ballots that name many
+            labels at a high temperature leave the most to choose from.
+        k: the list lengths that count.
+        most_passes: use at most so many mutants.
+        temperature: of the soft ballots, where the votes do not say it themselves.
+        progress: told how many of the folds are done.
+    """
+    ballots = Ballots(votes.require_complete("tuning"), temperature)
+    tell = progress or (lambda done, folds: None)
+    goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(all_whole(k, "k")))
+    if len(votes) < 2 * FOLDS:
+        raise CostcertError(f"tuning needs at least {2 * FOLDS} images, got {len(votes)}")
+    tell(0, FOLDS + 1)
+    chosen = list(_steps(ballots, goal, most_passes))
+    scores = [goal.scores(ballots.under(setting)) for _, setting in chosen]
+    tell(1, FOLDS + 1)
+    honest = np.zeros((len(chosen), len(votes)))
+    # Neighbouring images are often alike (frames of one film): folds are runs of them.
+    for fold, held_out in enumerate(np.array_split(np.arange(len(votes)), FOLDS)):
+        rest = np.setdiff1d(np.arange(len(votes)), held_out)
+        for row, (_, setting) in enumerate(_steps(ballots.take(rest), goal, most_passes)):
+            honest[row, held_out] = goal.scores(ballots.take(held_out).under(setting))
+        tell(fold + 2, FOLDS + 1)
+    steps = [
+        Step(name, setting, ballots.under(setting).num_mutants, float(reached.mean()), float(judged.mean()))
+        for (name, setting), reached, judged in zip(chosen, scores, honest, strict=True)
+    ]
+    best = None if votes.labels is None else int(votes.labels.shape[2])
+    # A step that does not last on images it was not chosen on is not taken.
+    return Tuning(max(steps, key=lambda step: step.honest).setting, best, goal, steps, len(votes))
+
+
+def _steps(ballots: Ballots, goal: Goal, most_passes: int | None) -> Iterator[tuple[str, Setting]]:
+    """All mutants hard; all mutants as softly as is best; and the mutants chosen as well."""
+    search = _Search(ballots, goal, most_passes)
+    yield "all, hard", ballots.everything
+    softly = search.best(_temperatures(ballots, ballots.everything))
+    yield "all, soft", softly
+    yield "chosen ones", search.climb(softly)
+
+
+class _Search:
+    """Compares settings on some of the images."""
+
+    def __init__(self, ballots: Ballots, goal: Goal, most_passes: int | None) -> None:
+        count = len(ballots.votes)
+        some = np.unique(np.linspace(0, count - 1, min(count, _SOME)).astype(int))
+        self._ballots = ballots.take(some)
+        self._goal = goal
+        self._most_passes = most_passes
+        self._known: dict[Setting, float] = {}
+
+    def score(self, setting: Setting) -> float:
+        if setting not in self._known:
+            votes = self._ballots.under(setting)
+            fits = self._most_passes is None or votes.num_mutants <= self._most_passes
+            # What asks too often is worse than anything that does not, the more so the oftener.
+            self._known[setting] = (
+                float(self._goal.scores(votes).mean()) if fits else -float(votes.num_mutants)
+            )
+        return self._known[setting]
+
+    def best(self, settings: Iterable[Setting]) -> Setting:
+        """Of equals the first."""
+        return max(settings, key=self.score)
+
+    def climb(self, setting: Setting) -> Setting:
+        """From here to where no change of span, stride or temperature helps."""
+        reach = _reach(setting.ablation, self._ballots.votes)
+        step = max(1, reach // 8)
+        while True:
+            better = self.best(
+                [
+                    setting,
+                    *_spans(setting, self._ballots.votes, step),
+                    *_strides(setting, self._ballots.votes),
+                ]
+            )
+            better = self.best([better, *_temperatures(self._ballots, better)])
+            if better == setting and step == 1:
+                return setting
+            step = step if better != setting else max(1, step // 2)
+            setting = better
+
+
+def _temperatures(ballots: Ballots, setting: Setting) -> list[Setting]:
+    return [replace(setting, temperature=temperature) for temperature in ballots.temperatures]
+
+
+def _reach(ablation: Ablation, votes: Votes) -> int:
+    """Starting positions of a family, 1 where they cannot be chosen."""
+    return 1 if not isinstance(ablation, Columns | Rows) else len(_positions(ablation, votes))
+
+
+def _positions(ablation: Ablation, votes: Votes) -> list[int]:
+    return [
+        (region.columns if isinstance(ablation, Columns) else region.rows).start
+        for region in ablation.regions(votes.image_size)
+    ]
+
+
+def _spans(setting: Setting, votes: Votes, step: int) -> Iterator[Setting]:
+    """The same with either end of the span, or both, moved by some positions."""
+    ablation = setting.ablation
+    if not isinstance(ablation, Columns | Rows) or not isinstance(votes.ablation, Columns | Rows):
+        return
+    all_positions = _positions(votes.ablation, votes)
+    own = _positions(ablation, votes)
+    # The span may begin wherever a mutant was asked, and its length may be any that the stride allows.
+    first, last = all_positions.index(own[0]), all_positions.index(own[-1])
+    for move in (-step, 0, step):
+        for stretch in (-step, 0, step):
+            begin, end = first + move, last + stretch
+            if 0 <= begin <= end < len(all_positions) and (move or stretch):
+                yield replace(
+                    setting,
+                    ablation=replace(ablation, span=(all_positions[begin], all_positions[end])),
+                )
+
+
+def _strides(setting: Setting, votes: Votes) -> Iterator[Setting]:
+    """The same with every mutant, every second, every third that was asked."""
+    given = votes.ablation
+    if not isinstance(setting.ablation, Columns | Rows | Blocks) or not isinstance(
+        given, Columns | Rows | Blocks
+    ):
+        return
+    for factor in STRIDES:
+        yield replace(setting, ablation=replace(setting.ablation, stride=factor * given.stride))
