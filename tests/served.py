@@ -28,6 +28,6 @@ def running(app):
         socket.close()
 
 
-def served(exhibit, **options):
-    """The address of a service over this exhibit, while the block runs."""
-    return running(create_app(exhibit, **options))
+def served(session, **options):
+    """The address of a service over this session, while the block runs."""
+    return running(create_app(session, **options))

@@ -533,7 +533,7 @@ def test_a_probe_added_later_leaves_a_sealed_folder_sealed(tmp_path):
     ask = {"model": Tiny(), "dataset": pictures(), "ablation": "columns:3", "out": tmp_path / "votes"}
     vote(**ask, shard_size=4)
     vote(**ask, probe=True)
-    found = chain.follow(tmp_path / "votes")
+    found = chain.verify_digests(tmp_path / "votes")
     assert (found.sealed, found.problems) == (True, [])
     assert found.digest == VotesFolder(tmp_path / "votes").digest()
 
@@ -766,7 +766,7 @@ def test_kept_regions_mean_the_same_to_both():
 
 
 def test_defenders_of_the_house_are_all_checked():
-    from costcert.defenders import HOUSE
+    from costcert.defenders import BUILTIN
 
-    assert set(HOUSE) == set(HARD)
-    assert {name for name in HOUSE if name in SOFT} == set(SOFT)
+    assert set(BUILTIN) == set(HARD)
+    assert {name for name in BUILTIN if name in SOFT} == set(SOFT)

@@ -28,7 +28,7 @@ import costcert as cc
 from costcert.explorer import serving
 from costcert.explorer.connections import Table
 from costcert.explorer.service import create_app
-from costcert.explorer.session import Exhibit
+from costcert.explorer.session import Session
 from costcert.explorer.uploads import Limits
 from served import running, served
 
@@ -41,11 +41,11 @@ QUESTION = json.dumps({"image": "2", "patches": ["square:2"]}).encode()
 
 
 @pytest.fixture(scope="module")
-def exhibit():
+def session():
     rng = np.random.default_rng(0)
     ballots, truth = rng.integers(0, 4, (5, 12)), rng.integers(0, 4, 5)
     ids = [str(number) for number in range(5)]
-    return Exhibit(
+    return Session(
         cc.Votes(ballots, truth, num_classes=4, ablation="columns:3", image_size=12, image_ids=ids)
     )
 
@@ -110,11 +110,11 @@ def files(wanted):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_hundreds_that_dawdle_keep_nobody_out(exhibit):
+def test_hundreds_that_dawdle_keep_nobody_out(session):
     """None of them reaches its deadline here: room is made by those that came first."""
     limits = Limits(idle=10 * LONG, seconds=10 * LONG)
     with files(2500), ExitStack() as stack:
-        where = stack.enter_context(served(exhibit, limits=limits))
+        where = stack.enter_context(served(session, limits=limits))
         dawdlers = []
         for sent in (half_body(where), b"", head(where)):
             for _ in range(320):
@@ -145,8 +145,8 @@ def test_hundreds_that_dawdle_keep_nobody_out(exhibit):
     ],
     ids=["nothing", "head", "body", "body nobody reads", "body of a GET", "idle", "second head"],
 )
-def test_whoever_comes_to_no_end_is_let_go_of(exhibit, sent):
-    with served(exhibit, limits=Limits(idle=0.3, seconds=0.3)) as where, ExitStack() as stack:
+def test_whoever_comes_to_no_end_is_let_go_of(session, sent):
+    with served(session, limits=Limits(idle=0.3, seconds=0.3)) as where, ExitStack() as stack:
         silent, trickling = (stack.enter_context(connect(where)) for _ in range(2))
         for each in (silent, trickling):
             each.sendall(sent(where))
@@ -155,8 +155,8 @@ def test_whoever_comes_to_no_end_is_let_go_of(exhibit, sent):
         assert httpx.get(f"{where}healthz").status_code == 200
 
 
-def test_a_body_that_broke_off_is_no_fault_of_ours(exhibit, capsys):
-    with served(exhibit) as where:
+def test_a_body_that_broke_off_is_no_fault_of_ours(session, capsys):
+    with served(session) as where:
         with connect(where) as leaving:
             leaving.sendall(half_body(where))
             wait_until(lambda: under_way(where) == 2)
@@ -228,10 +228,10 @@ def test_work_under_way_is_not_given_up_for_newcomers(large):
         assert working.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
 
-def test_connections_are_fewer_than_files(exhibit, monkeypatch):
+def test_connections_are_fewer_than_files(session, monkeypatch):
     def most(soft):
         monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, soft))
-        config = serving.server(create_app(exhibit)).config
+        config = serving.server(create_app(session)).config
         assert config.limit_concurrency is None
         return config.http.table.most, config.backlog
 

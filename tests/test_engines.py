@@ -19,13 +19,12 @@ from typer.testing import CliRunner
 import costcert as cc
 from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
-from costcert.cli import app, vote
-from costcert.cli import engine as spreading
+from costcert.cli import app, engine_options, vote
 from costcert.cli.attack import AttackJob
-from costcert.cli.engine import Spread
+from costcert.cli.engine_options import EngineOptions
 from costcert.engines import Resources, find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
-from costcert.engines.on_local import place
+from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, VotesError
 from costcert.geometry.ablations import parse_ablation
 from tiny import Leaky, greys
@@ -107,10 +106,10 @@ def test_ranks_share_the_shards(tmp_path, monkeypatch):
     assert written(tmp_path) == WHOLE
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(CostcertError, match="RANK is 3, but WORLD_SIZE is 3"):
-        place()
+        rank_and_world_size()
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(CostcertError, match="are whole numbers"):
-        place()
+        rank_and_world_size()
 
 
 def test_a_rank_loads_the_model_once_and_hands_on_only_what_was_asked(tmp_path, monkeypatch):
@@ -127,7 +126,7 @@ def test_a_rank_loads_the_model_once_and_hands_on_only_what_was_asked(tmp_path, 
     assert len(loads) == 2
     assert len(cc.read_votes(tmp_path / "votes")) == 4
     job = vote.VoteJob(loads[0])
-    assert job.poll is job.poll
+    assert job.collector is job.collector
     told = pickle.loads(pickle.dumps(job))
     assert told == job
     assert vars(told) == {"request": loads[0]}
@@ -184,16 +183,16 @@ def test_a_part_of_a_gpu_is_refused_where_there_is_none(command, engine, gpus, t
 def test_engines_get_what_was_asked_and_one_core_otherwise(tmp_path, monkeypatch):
     heard = []
     monkeypatch.setattr(
-        spreading, "find_engine", lambda name: lambda job, shards, how, tell: heard.append(how)
+        engine_options, "find_engine", lambda name: lambda job, shards, how, tell: heard.append(how)
     )
-    monkeypatch.setattr(spreading, "wait_until", lambda done: None)
+    monkeypatch.setattr(engine_options, "wait_until", lambda done: None)
 
     class Nothing:
         folder, num_images = tmp_path / "votes", 0
         missing = seal = lambda *_: []
 
     def resources(*how):
-        spreading.spread(Spread(*how), None, "voting", begin=Nothing)
+        engine_options.spread(EngineOptions(*how), None, "voting", begin=Nothing)
         return (heard[-1].workers, heard[-1].cpus, heard[-1].gpus)
 
     assert resources() == resources("ray") == resources("slurm") == (None, 1, 0)

@@ -21,7 +21,7 @@ from costcert.datasets.arrays import ArrayDataset
 from costcert.explorer.access import Access
 from costcert.explorer.image import Terms, ballots_of
 from costcert.explorer.pictures import Pictures
-from costcert.explorer.session import Exhibit
+from costcert.explorer.session import Session
 from costcert.geometry.sizes import as_image_size
 from costcert.geometry.touch import touched
 from served import served
@@ -68,12 +68,12 @@ def votes(model):
 
 
 @pytest.fixture(scope="module")
-def exhibit(votes, model):
+def session(votes, model):
     rng = np.random.default_rng(6)
     data = ArrayDataset(
         "noise", rng.integers(0, 256, (80, 24, 32), dtype=np.uint8), votes.truth, ids=votes.image_ids
     )
-    return Exhibit(votes, name="noise", pictures=Pictures(data, model.prepare))
+    return Session(votes, name="noise", pictures=Pictures(data, model.prepare))
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def deployed(model):
 
 
 @pytest.fixture(scope="module")
-def address(exhibit, deployed):
-    with served(exhibit, deployed=deployed) as where:
+def address(session, deployed):
+    with served(session, deployed=deployed) as where:
         yield where
 
 
@@ -219,9 +219,9 @@ def test_its_arithmetic_is_the_librarys(page):
     cases = list(worlds())
     asked, expected = [], []
     for votes, terms, patch in cases:
-        exhibit = Exhibit(votes, terms=terms)
+        session = Session(votes, terms=terms)
         kind = "soft" if votes.is_soft else "hard"
-        about = exhibit.about()
+        about = session.about()
         certs = cc.certify(votes, patch, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau)
         height, width = votes.image_size
         asked.append(
@@ -612,7 +612,7 @@ def test_dragging_feels_instant(visit):
     truth = rng.integers(0, 1000, 20)
     ballots = np.where(rng.random((20, 224)) < 0.4, truth[:, None], rng.integers(0, 1000, (20, 224)))
     votes = cc.Votes(ballots, truth, num_classes=1000, ablation="columns:19", image_size=224)
-    with served(Exhibit(votes)) as where:
+    with served(Session(votes)) as where:
         page = visit(where)
         for defender in ("costcert", "costcert-masks"):
             page.select_option("#defender", defender)
@@ -644,7 +644,7 @@ def test_other_families_are_shown_too(visit, ablation, image_size):
     truth = rng.integers(0, 30, 6)
     ballots = np.where(rng.random((6, mutants)) < 0.5, truth[:, None], rng.integers(0, 30, (6, mutants)))
     votes = cc.Votes(ballots, truth, num_classes=30, ablation=ablation, image_size=image_size)
-    with served(Exhibit(votes)) as where:
+    with served(Session(votes)) as where:
         page = visit(where)
         page.click("#worst")
         page.wait_for_load_state("networkidle")
@@ -678,7 +678,7 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
     )
     terms = Terms("lowest", 0.1)
     made = cc.certify(distrusted, [2, 5], ["costcert", "drs"], ties="lowest", epsilon=0.1)
-    with served(Exhibit(distrusted, terms=terms, certificates=made)) as where:
+    with served(Session(distrusted, terms=terms, certificates=made)) as where:
         page = visit(where)
         assert state(page, "about.sides") == [2, 5]
         for side in (5, 4):
@@ -696,8 +696,8 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
             assert shown["costcert"][1] == shown["costcert"][2]
 
 
-def test_it_asks_for_the_token(visit, exhibit):
-    with served(exhibit, access=Access(token="open sesame!")) as where:
+def test_it_asks_for_the_token(visit, session):
+    with served(session, access=Access(token="open sesame!")) as where:
         page = visit(f"{where}#token=open%20sesame!")
         assert page.url == where
         until(page, "document.querySelector('#picture').naturalWidth === 32")

@@ -208,7 +208,7 @@ class TestCheckpoints:
                 read_weights(tmp_path / "w.pt")
 
     def test_no_torch_that_can_be_tricked_is_installed_with_us(self):
-        """Told once for pip and once for those who have another."""
+        """JobSpec once for pip and once for those who have another."""
         project = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
         assert f'"torch>={SAFE_TORCH}"' in project
 

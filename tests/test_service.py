@@ -34,11 +34,11 @@ from costcert.errors import CostcertError
 from costcert.explorer.access import Access
 from costcert.explorer.image import Terms
 from costcert.explorer.pictures import Pictures
-from costcert.explorer.queue import BusyError, Gate, LateError
+from costcert.explorer.queue import BusyError, LateError, WorkQueue
 from costcert.explorer.service import create_app
-from costcert.explorer.session import Exhibit
+from costcert.explorer.session import Session
 from costcert.explorer.uploads import Limits
-from costcert.votes.adaptive import Question
+from costcert.votes.adaptive import StoppingRule
 from served import served
 from tiny import Tiny, pictures
 
@@ -64,14 +64,14 @@ def votes():
 
 
 @pytest.fixture(scope="module")
-def exhibit(votes):
-    return Exhibit(votes, pictures=Pictures(pictures(30), Tiny().prepare))
+def session(votes):
+    return Session(votes, pictures=Pictures(pictures(30), Tiny().prepare))
 
 
 @pytest.fixture(scope="module")
-def client(exhibit):
+def client(session):
     deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
-    with served(exhibit, deployed=deployed) as where, httpx.Client(base_url=where, timeout=30) as asking:
+    with served(session, deployed=deployed) as where, httpx.Client(base_url=where, timeout=30) as asking:
         yield asking
 
 
@@ -108,11 +108,11 @@ def test_it_is_alive_and_counts(client):
 @pytest.mark.parametrize("soft", [None, SOFT], ids=["hard", "soft"])
 def test_partial_votes_are_answered_as_the_library_answers(soft):
     """Mutants that adaptive voting did not evaluate are the attacker's, for the true label and any other."""
-    question = Question.about([2], [1], Tiny.image_size)
+    question = StoppingRule.about([2], [1], Tiny.image_size)
     partial = cc.vote(Tiny(), pictures(30), "columns:3", soft=soft, until=question)
     assert partial.known is not None
-    exhibit, kind = Exhibit(partial), "soft" if soft else "hard"
-    with served(exhibit) as where, httpx.Client(base_url=where, timeout=30) as asking:
+    session, kind = Session(partial), "soft" if soft else "hard"
+    with served(session) as where, httpx.Client(base_url=where, timeout=30) as asking:
         expected = cc.certify(partial, 2)
         table = asking.get("/certificates", params={"patch": "2", "ballots": kind}).json()["defenders"]
         assert set(table) == {"costcert", "cbn", "drs"}
@@ -260,9 +260,9 @@ def test_pages_of_other_sites_are_refused(client, headers):
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_the_token(exhibit, votes):
+def test_the_token(session, votes):
     with (
-        served(exhibit, access=Access(token="a long secret")) as where,
+        served(session, access=Access(token="a long secret")) as where,
         httpx.Client(base_url=where, timeout=30) as client,
     ):
         wanted = f"/votes/{votes.image_ids[0]}"
@@ -295,7 +295,7 @@ def test_what_others_can_reach_has_a_token(monkeypatch):
 
 
 class _Stub:
-    """Stands for an exhibit and for a server."""
+    """Stands for an session and for a server."""
 
     name, votes = "nothing", ()
 
@@ -432,8 +432,8 @@ def test_other_media_are_refused(client):
         assert client.post(path, content=b"x").status_code == 415
 
 
-def test_without_a_model_there_is_no_prediction(exhibit):
-    with served(exhibit) as where:
+def test_without_a_model_there_is_no_prediction(session):
+    with served(session) as where:
         answer = httpx.post(f"{where}predict", content=picture()[1], headers=PNG)
         assert answer.status_code == 409
         assert "--model" in answer.json()["detail"]
@@ -442,10 +442,10 @@ def test_without_a_model_there_is_no_prediction(exhibit):
 # Too much at once
 
 
-def test_a_full_queue_says_so_and_empties(exhibit):
+def test_a_full_queue_says_so_and_empties(session):
     model = Waiting()
     limits = Limits(waiting=8, seconds=20)
-    with served(exhibit, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
+    with served(session, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
 
         def ask(number):
             return httpx.post(f"{where}predict", content=picture(seed=number)[1], headers=PNG, timeout=30)
@@ -466,10 +466,10 @@ def test_a_full_queue_says_so_and_empties(exhibit):
         assert ask(9).status_code == 200
 
 
-def test_late_answers_are_given_up(exhibit):
+def test_late_answers_are_given_up(session):
     model = Waiting()
     limits = Limits(waiting=4, seconds=0.3)
-    with served(exhibit, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
+    with served(session, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
 
         def ask():
             return httpx.post(f"{where}predict", content=picture()[1], headers=PNG, timeout=30)
@@ -488,7 +488,7 @@ def test_what_is_late_keeps_its_place_until_it_ends():
     """A thread cannot be stopped, so what came after it must not pile up behind it."""
 
     async def story():
-        gate, go = Gate(1, 1, 0.1), threading.Event()
+        gate, go = WorkQueue(1, 1, 0.1), threading.Event()
         with pytest.raises(LateError):
             await gate.run(go.wait)
         assert gate.inside == 1
@@ -509,9 +509,9 @@ def test_what_is_late_keeps_its_place_until_it_ends():
     asyncio.run(asyncio.wait_for(story(), 20))
 
 
-def test_a_body_that_never_comes_is_not_waited_for(exhibit):
+def test_a_body_that_never_comes_is_not_waited_for(session):
     limits = Limits(seconds=0.5)
-    with served(exhibit, deployed=cc.Deployed(Tiny(), "columns:3"), limits=limits) as where:
+    with served(session, deployed=cc.Deployed(Tiny(), "columns:3"), limits=limits) as where:
         port = httpx.URL(where).port
         with socket.create_connection(("127.0.0.1", port), timeout=10) as slow:
             slow.sendall(
@@ -521,9 +521,9 @@ def test_a_body_that_never_comes_is_not_waited_for(exhibit):
             assert slow.recv(100).startswith(b"HTTP/1.1 503")
 
 
-def test_bodies_on_their_way_are_counted(exhibit):
+def test_bodies_on_their_way_are_counted(session):
     """Each may take megabytes: a crowd of slow senders is told to come back."""
-    with served(exhibit, deployed=cc.Deployed(Tiny(), "columns:3"), limits=Limits(waiting=4)) as where:
+    with served(session, deployed=cc.Deployed(Tiny(), "columns:3"), limits=Limits(waiting=4)) as where:
         port = httpx.URL(where).port
         head = (
             f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: image/png\r\n"
@@ -554,19 +554,19 @@ def test_a_picture_that_cannot_be_read_names_no_file(tmp_path, votes):
         image_size=(6, 8),
         image_ids=["a/broken.png", "a/fine.png"],
     )
-    with served(Exhibit(two, pictures=Pictures(data, Tiny().prepare))) as where:
+    with served(Session(two, pictures=Pictures(data, Tiny().prepare))) as where:
         answer = httpx.get(f"{where}pictures/a/broken.png")
         assert answer.status_code == 422
         assert str(tmp_path) not in answer.text
         assert httpx.get(f"{where}pictures/a/fine.png").status_code == 200
 
 
-def test_a_fault_of_ours_shows_no_traceback(exhibit):
+def test_a_fault_of_ours_shows_no_traceback(session):
     class Broken(Tiny):
         def logits(self, images, regions):
             raise RuntimeError("secret inner working")
 
-    with served(exhibit, deployed=cc.Deployed(Broken(), "columns:3")) as where:
+    with served(session, deployed=cc.Deployed(Broken(), "columns:3")) as where:
         answer = httpx.post(f"{where}predict", content=picture()[1], headers=PNG)
     assert answer.status_code == 500
     assert answer.json() == {"detail": "the service failed; its log says why"}
@@ -584,13 +584,13 @@ def test_the_description_says_what_is_there(client):
     assert all("429" in each["responses"] for path in schema["paths"].values() for each in path.values())
 
 
-def test_answers_fit_the_description(exhibit):
+def test_answers_fit_the_description(session):
     """Schemathesis makes up requests, right and wrong, and compares the answers with the description."""
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
     from hypothesis import HealthCheck, given, settings
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-    app = create_app(exhibit, deployed=cc.Deployed(Tiny(), "columns:3", soft=SOFT))
+    app = create_app(session, deployed=cc.Deployed(Tiny(), "columns:3", soft=SOFT))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers={"host": "localhost"})
     tried = []
     for result in schema.get_all_operations():
@@ -624,17 +624,17 @@ def test_what_to_show(tmp_path, votes):
     cc.write_votes(votes, tmp_path / "votes")
     hard = cc.certify(votes.hard(), [2], ties="lowest")
     cc.write_certificates(hard, tmp_path / "certs", votes=tmp_path / "votes")
-    exhibit, deployed = opened(Request(source=tmp_path / "votes"))
-    assert (list(exhibit.views), deployed, exhibit.pictures) == (["hard", "soft"], None, None)
-    exhibit, _ = opened(Request(source=tmp_path / "certs"))
-    assert list(exhibit.views) == ["hard"]
-    assert exhibit.terms == Terms("lowest")
-    assert exhibit.certificates_of("2")["defenders"]["drs"]["min_k"] == hard.min_k("drs", 2).tolist()
-    exhibit, _ = opened(Request(source=tmp_path / "certs", limit=7))
-    assert exhibit.images()["ids"] == votes.image_ids[:7].tolist()
+    session, deployed = opened(Request(source=tmp_path / "votes"))
+    assert (list(session.views), deployed, session.pictures) == (["hard", "soft"], None, None)
+    session, _ = opened(Request(source=tmp_path / "certs"))
+    assert list(session.views) == ["hard"]
+    assert session.terms == Terms("lowest")
+    assert session.certificates_of("2")["defenders"]["drs"]["min_k"] == hard.min_k("drs", 2).tolist()
+    session, _ = opened(Request(source=tmp_path / "certs", limit=7))
+    assert session.images()["ids"] == votes.image_ids[:7].tolist()
     np.savez(tmp_path / "images.npz", images=pictures(30).images, labels=votes.truth)
-    exhibit, _ = opened(Request(source=tmp_path / "votes", data=f"npz:{tmp_path}/images.npz"))
-    assert exhibit.pictures is not None
+    session, _ = opened(Request(source=tmp_path / "votes", data=f"npz:{tmp_path}/images.npz"))
+    assert session.pictures is not None
     other = cc.Votes(
         votes.ballots[:5], votes.truth[:5], num_classes=4, ablation="columns:3", image_size=(6, 8)
     )
@@ -652,13 +652,13 @@ def test_what_to_show(tmp_path, votes):
 
 def test_the_demo_and_its_model(tmp_path):
     pytest.importorskip("torch", reason="the demo's model needs torch")
-    exhibit, deployed = opened(Request(demo=True, limit=12))
-    assert len(exhibit.votes) == 12
-    image = str(exhibit.votes.image_ids[5])
+    session, deployed = opened(Request(demo=True, limit=12))
+    assert len(session.votes) == 12
+    image = str(session.votes.image_ids[5])
     clothes = cc.parse_dataset("sample")
     again = deployed.votes(clothes.image(clothes.ids.index(image)))
-    assert (again.ballots[0] == exhibit.votes.ballots[5]).all()
-    cc.write_votes(exhibit.views["soft"].votes, tmp_path / "votes")
+    assert (again.ballots[0] == session.votes.ballots[5]).all()
+    cc.write_votes(session.views["soft"].votes, tmp_path / "votes")
     model = ROOT / "src" / "costcert" / "sample" / "model"
     shown, deployed = opened(Request(source=tmp_path / "votes", model=str(model)))
     assert deployed.classifier.soft == cc.Soft(0.25, 4)
@@ -667,17 +667,17 @@ def test_the_demo_and_its_model(tmp_path):
     manifest = json.loads((tmp_path / "votes" / "manifest.json").read_text())
     manifest["made"]["model"]["digest"] = "sha256:0"
     cc.write_votes(
-        exhibit.votes.replace(about=manifest["made"]),
+        session.votes.replace(about=manifest["made"]),
         tmp_path / "of another",
     )
     with pytest.raises(CostcertError, match="not the model that cast these votes"):
         opened(Request(source=tmp_path / "of another", model=str(model), data="sample"))
 
 
-def test_the_client_of_the_examples(exhibit, votes, tmp_path):
+def test_the_client_of_the_examples(session, votes, tmp_path):
     (tmp_path / "mine.png").write_bytes(picture()[1])
     deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
-    with served(exhibit, deployed=deployed, access=Access(token="a long secret")) as where:
+    with served(session, deployed=deployed, access=Access(token="a long secret")) as where:
         said = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "client.py"), where, str(tmp_path / "mine.png")],
             env={**os.environ, "COSTCERT_TOKEN": "a long secret"},

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import costcert as cc
 from costcert.cli import app
 from costcert.store import VotesArchive, VotesFolder
-from costcert.store.files import sweep, whole_file
+from costcert.store.files import atomic_write, sweep
 from sealing import manifest_of, seal
 
 RNG = np.random.default_rng(7)
@@ -104,7 +104,7 @@ def test_another_run_into_the_same_folder_is_refused(tmp_path):
 
 def test_a_failed_write_leaves_nothing(tmp_path):
     def fail():
-        with whole_file(tmp_path / "table") as temporary:
+        with atomic_write(tmp_path / "table") as temporary:
             temporary.write_text("half")
             raise KeyboardInterrupt
 
@@ -115,7 +115,7 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 
 def test_a_full_disk_is_said_in_one_sentence(tmp_path):
     def fail():
-        with whole_file(tmp_path / "table"):
+        with atomic_write(tmp_path / "table"):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(cc.CostcertError, match="the disk is full"):
@@ -131,7 +131,7 @@ def test_what_a_killed_writer_left_is_swept(tmp_path):
     elsewhere = tmp_path / f".shard-00000.parquet.another-{host}.{dead}.tmp"
     for path in (alive, elsewhere):
         path.write_text("being written")
-    with whole_file(tmp_path / "shard-00001.parquet") as temporary:
+    with atomic_write(tmp_path / "shard-00001.parquet") as temporary:
         temporary.write_text("being written, too")
         assert temporary.name == f".shard-00001.parquet.{host}.{os.getpid()}.tmp"
         sweep(tmp_path)

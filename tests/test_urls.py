@@ -254,10 +254,10 @@ class TestInMemory:
         assert source.unread() == []
 
     def test_a_failed_write_leaves_nothing(self, memory):
-        from costcert.store.files import whole_file
+        from costcert.store.files import atomic_write
 
         def fail():
-            with whole_file(memory / "table") as temporary:
+            with atomic_write(memory / "table") as temporary:
                 temporary.write_text("half")
                 raise KeyboardInterrupt
 
@@ -383,8 +383,8 @@ class TestInMemory:
         votes = some_votes()
         cc.write_votes(votes, memory / "votes")
         cc.write_certificates(cc.certify(votes, [1]), memory / "certs", votes=memory / "votes")
-        exhibit, _ = opened(Request(source=memory / "certs"))
-        assert len(exhibit.votes) == 10
+        session, _ = opened(Request(source=memory / "certs"))
+        assert len(session.votes) == 10
 
     def test_attacks(self, memory, tmp_path):
         pytest.importorskip("torch", reason="attacks need costcert[models]")

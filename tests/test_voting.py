@@ -21,7 +21,7 @@ from costcert.datasets.subsets import limited
 from costcert.errors import CostcertError
 from costcert.models.classifier import Soft, ballots_of
 from costcert.store import VotesFolder, files
-from costcert.votes import collector as polling
+from costcert.votes import collector
 from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
@@ -48,7 +48,7 @@ def shards(folder):
 @pytest.mark.parametrize("at_once", [1, 5, 20, 4096])
 @pytest.mark.parametrize("soft", [None, SOFT])
 def test_votes_are_what_each_mutant_says_when_asked_alone(monkeypatch, at_once, soft):
-    monkeypatch.setattr(polling, "_MUTANTS_AT_ONCE", at_once)
+    monkeypatch.setattr(collector, "_MUTANTS_AT_ONCE", at_once)
     data = pictures()
     votes = vote(Tiny(), data, ABLATION, soft=soft)
     expected = one_by_one(Tiny(), data, soft)
@@ -64,8 +64,8 @@ def test_votes_are_what_each_mutant_says_when_asked_alone(monkeypatch, at_once, 
 
 
 def test_an_image_of_many_mutants_is_asked_in_parts(monkeypatch):
-    monkeypatch.setattr(polling, "_MUTANTS_AT_ONCE", 5)
-    monkeypatch.setattr(polling, "refuse_batch_dependence", lambda *asked: None)
+    monkeypatch.setattr(collector, "_MUTANTS_AT_ONCE", 5)
+    monkeypatch.setattr(collector, "refuse_batch_dependence", lambda *asked: None)
     model = Tiny()
     vote(model, pictures(2), ABLATION)
     assert set(model.asked) == {(1, 5), (1, 4)}
@@ -100,7 +100,7 @@ def test_the_manifest_says_how_the_votes_were_made(tmp_path):
 
 
 def test_a_second_run_does_only_what_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(polling, "refuse_batch_dependence", lambda *asked: None)
+    monkeypatch.setattr(collector, "refuse_batch_dependence", lambda *asked: None)
     data, told = pictures(), []
     vote(Tiny(), data, ABLATION, out=tmp_path, shard_size=3)
     whole = shards(tmp_path)

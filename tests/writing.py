@@ -10,7 +10,7 @@ from pathlib import Path
 from costcert.engines import Resources, find_engine
 from costcert.engines.base import threads_of_numpy
 from costcert.errors import VotesError
-from costcert.store.files import whole_file
+from costcert.store.files import atomic_write
 
 SHARDS = 12
 
@@ -35,7 +35,7 @@ class Writing:
     def open(self):
         note = {"process": os.getpid(), "parent": os.getppid()}
         note |= {name: os.environ.get(name) for name in threads_of_numpy()}
-        with whole_file(self.folder / f"{time.time_ns()}.opened") as temporary:
+        with atomic_write(self.folder / f"{time.time_ns()}.opened") as temporary:
             temporary.write_text(json.dumps(note))
         return self.make
 
@@ -49,7 +49,7 @@ class Writing:
             raise VotesError(f"shard {shard} cannot be made")
         if shard == self.deadly:
             os.kill(os.getpid(), signal.SIGKILL)
-        with whole_file(self.folder / f"{shard}.txt") as temporary:
+        with atomic_write(self.folder / f"{shard}.txt") as temporary:
             temporary.write_text(str(shard * shard))
 
 

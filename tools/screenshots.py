@@ -29,9 +29,9 @@ SHOTS = (
 
 
 def main() -> None:
-    exhibit, deployed = opened(Request(demo=True))
+    session, deployed = opened(Request(demo=True))
     socket = listening("127.0.0.1", 0)
-    running = server(create_app(exhibit, deployed=deployed))
+    running = server(create_app(session, deployed=deployed))
     threading.Thread(target=running.run, kwargs={"sockets": [socket]}, daemon=True).start()
     while not running.started:
         time.sleep(0.05)

@@ -23,12 +23,12 @@ from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation
 from costcert.geometry.patches import concrete
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.models.classifier import Classifier, Pixels, Soft
 from costcert.store.files import MANIFEST, join_manifest, read_sealed, sweep, write_json
 from costcert.store.locations import Location, locate
 from costcert.store.parquet import missing_shards, positive, shard_ranges
-from costcert.votes.collector import Poll
+from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Defence
 from costcert.votes.table import Votes
 
@@ -115,7 +115,7 @@ class Campaign:
         seed: int,
     ) -> None:
         wanted = concrete(patch, model.image_size)
-        if whole(k, "k") >= model.num_classes:
+        if positive_int(k, "k") >= model.num_classes:
             raise CostcertError(
                 f"the model tells {model.num_classes} classes apart, so no label can leave a top {k}: "
                 f"take a k of at most {model.num_classes - 1}"
@@ -130,7 +130,7 @@ class Campaign:
         self.sites = Sites(classifier.ablation, wanted, model.image_size)
         self.about: dict[str, Any] = {
             # It also sees to it that a label means the same to the model and to the data.
-            **Poll(model, dataset, classifier.ablation, soft=classifier.soft).about(),
+            **VoteCollector(model, dataset, classifier.ablation, soft=classifier.soft).about(),
             "classifier": classifier.to_json(),
             "patch": str(wanted),
             "k": k,
@@ -195,7 +195,7 @@ class Campaign:
         if asked is None and (self.folder / MANIFEST).is_file():
             manifest = read_sealed(self.folder, "attack", VERSION).content
             return positive(manifest, "shard_size", str(self.folder / MANIFEST))
-        return whole(_IMAGES_PER_SHARD if asked is None else asked, "the shard size")
+        return positive_int(_IMAGES_PER_SHARD if asked is None else asked, "the shard size")
 
     def _refuse_without_gradients(self) -> None:
         """Before anything is written: one step with one image."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Effort:
     thorough: bool = False
 
     def __post_init__(self) -> None:
-        whole(self.places, "the number of places")
-        whole(self.restarts, "the number of restarts", at_least=0)
-        whole(self.steps, "the number of steps", at_least=0)
-        whole(self.random, "the number of random patches", at_least=0)
+        positive_int(self.places, "the number of places")
+        positive_int(self.restarts, "the number of restarts", at_least=0)
+        positive_int(self.steps, "the number of steps", at_least=0)
+        positive_int(self.random, "the number of random patches", at_least=0)
 
     def on_certified(self) -> Effort:
         """What is spent where nothing can be found."""

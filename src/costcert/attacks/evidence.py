@@ -14,7 +14,7 @@ from costcert.attacks.judging import Judge, Positions, differing
 from costcert.attacks.placements import Sites
 from costcert.errors import CostcertError
 from costcert.models.classifier import Pixels
-from costcert.store.files import whole_file, write_json
+from costcert.store.files import atomic_write, write_json
 from costcert.store.locations import Location
 from costcert.votes.table import Votes
 
@@ -120,9 +120,9 @@ class Inspector:
                 arrays[f"labels_{when}"], arrays[f"units_{when}"] = votes.labels[0], votes.units[0]
         for name in ("clean", "patched"):
             shown = arrays[name][..., 0] if arrays[name].shape[2] == 1 else arrays[name]
-            with whole_file(folder / f"{name}.png") as temporary:
+            with atomic_write(folder / f"{name}.png") as temporary:
                 Image.fromarray(shown).save(temporary, format="png")
-        with whole_file(folder / "votes.npz") as temporary, temporary.open("wb") as file:
+        with atomic_write(folder / "votes.npz") as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
         places = () if attempt is None else attempt.spot.places
         content = {

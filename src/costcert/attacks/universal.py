@@ -15,7 +15,7 @@ from costcert.attacks.placements import Places, Prices, Sites
 from costcert.attacks.results import UNIVERSAL
 from costcert.errors import StoreError
 from costcert.models.classifier import Pixels
-from costcert.store.files import whole_file
+from costcert.store.files import atomic_write
 from costcert.store.locations import Location
 from costcert.store.parquet import read_npz
 
@@ -64,7 +64,7 @@ class UniversalPatch:
 
     def save(self, folder: Location) -> None:
         places = np.array([] if self.places is None else self.places, dtype=np.int64).reshape(-1, 2)
-        with whole_file(folder / UNIVERSAL) as temporary, temporary.open("wb") as file:
+        with atomic_write(folder / UNIVERSAL) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, pixels=self.pixels, places=places)
 
     @classmethod

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import CostcertError
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ class Tally:
 
         if self.images == 0:
             raise CostcertError("no image was certified, so there is no accuracy")
-        ks = [whole(each, "k") for each in ([k] if isinstance(k, int) else k)]
+        ks = [positive_int(each, "k") for each in ([k] if isinstance(k, int) else k)]
         rows = []
         for (defender, patch), ranks in self.ranks.items():
             for each in ks:

@@ -13,7 +13,7 @@ from costcert.certification.certificates import Case, Certificates, Counts
 from costcert.defenders import chosen
 from costcert.errors import CostcertError, SpellingError, VotesError
 from costcert.geometry.patches import OnePatch, Patch, Several, concrete
-from costcert.geometry.sizes import ImageSize, whole
+from costcert.geometry.sizes import ImageSize, positive_int
 from costcert.geometry.touch import Touched, touched
 from costcert.votes.defence import Defence
 from costcert.votes.table import Votes
@@ -135,7 +135,7 @@ def distrusting(
         if not epsilon >= 0:
             raise VotesError(f"epsilon is not negative, got {epsilon}")
         known = known & (_distances(votes) > epsilon)
-    tau = whole(tau, "tau", at_least=0)
+    tau = positive_int(tau, "tau", at_least=0)
     if tau and not votes.is_soft:
         raise VotesError("tau is in units of soft ballots, but these votes are hard: use epsilon")
     if uncertain is None and epsilon is None and not tau:

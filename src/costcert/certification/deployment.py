@@ -19,12 +19,12 @@ from costcert.defenders import find
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import concrete
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.geometry.touch import Touched, touched
 from costcert.models.classifier import Classifier
 from costcert.store.locations import Location
 from costcert.store.runs import Run, open_run
-from costcert.votes.collector import Poll
+from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.table import Votes
 
@@ -129,7 +129,7 @@ class Deployed:
 
     def predict(self, pictures: Picture | Iterable[Picture], k: int = 5) -> npt.NDArray[np.int64]:
         """[N, k], the labels of each picture, best first."""
-        if whole(k, "k") > self.model.num_classes:
+        if positive_int(k, "k") > self.model.num_classes:
             raise CostcertError(f"the model tells {self.model.num_classes} classes apart, so k is no {k}")
         return self.ranked(self.votes(pictures), k)
 
@@ -168,14 +168,14 @@ class Deployed:
         """How all mutants vote; where nobody says what the pictures show, label 0 stands in for it."""
         given = [pictures] if isinstance(pictures, Image.Image | np.ndarray) else list(pictures)
         shown = _Pictures(given, np.zeros(len(given), np.int64) if labels is None else labels)
-        poll = Poll(
+        collector = VoteCollector(
             self.model,
             shown,
             self.classifier.ablation,
             soft=self.classifier.soft,
             try_out=not self._tried_out,
         )
-        (votes,) = poll.shards([range(len(shown))], {}, lambda done: None)
+        (votes,) = collector.shards([range(len(shown))], {}, lambda done: None)
         self._tried_out = True
         return votes
 

@@ -17,7 +17,7 @@ from costcert.defenders import find, kernels
 from costcert.defenders.worst_case import Counts, worst_case
 from costcert.errors import VotesError
 from costcert.geometry.patches import concrete
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.geometry.touch import Touched, touched
 from costcert.votes.table import Votes, as_labels
 
@@ -64,7 +64,7 @@ def exclusion(
     Returns:
         [N] for one label, otherwise [N, M].
     """
-    k = whole(k, "k")
+    k = positive_int(k, "k")
     wanted = as_labels(labels, "labels", votes.num_classes)
     if wanted.ndim > 2 or (wanted.ndim == 2 and len(wanted) != len(votes)):
         raise VotesError(
@@ -87,7 +87,7 @@ def stability(votes: Votes, patch: AnyPatch, k: int, *, ties: str = "against") -
 
     To expel j of them, j outsiders must pass the j-th weakest insider.
     """
-    k = min(whole(k, "k"), votes.num_classes)
+    k = min(positive_int(k, "k"), votes.num_classes)
     cases = _touched(votes, patch)
     expelled = worst_case(kernels.EXPEL, votes, [cases], members=_top(votes, k), ties=ties).ravel()
     return k - expelled if votes.unread is None else np.where(votes.unread, 0, k - expelled)

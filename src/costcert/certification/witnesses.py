@@ -12,7 +12,7 @@ from costcert.certification.certify import AnyPatch
 from costcert.defenders.worst_case import known_ties
 from costcert.errors import VotesError
 from costcert.geometry.patches import OnePatch, Several, concrete
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.geometry.touch import Touched, touched
 from costcert.votes.table import Votes
 
@@ -46,7 +46,7 @@ def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "a
 
     CostCert is exact, so one of the two always exists.
     """
-    k = whole(k, "k")
+    k = positive_int(k, "k")
     scene = _Scene(votes, image, patch, ties)
     if k >= votes.num_classes:
         return None

@@ -19,10 +19,10 @@ from costcert.attacks.results import SUMMARY
 from costcert.certification.accuracy import wilson
 from costcert.certification.deployment import Deployed, model_of_run
 from costcert.cli import vote
-from costcert.cli.engine import spread, wait_until
+from costcert.cli.engine_options import spread, wait_until
 from costcert.datasets.base import Dataset
-from costcert.engines.base import Told
-from costcert.engines.on_local import place
+from costcert.engines.base import JobSpec
+from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
 from costcert.geometry.patches import parse_patch
 from costcert.models.classifier import Classifier
@@ -66,7 +66,7 @@ def run(request: Request) -> int:
     except FalseCertificateError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"costcert: {error}", markup=False)
         return FALSE_CERTIFICATE
-    if place()[0] > 0:
+    if rank_and_world_size()[0] > 0:
         # Of many processes the first one speaks for all.
         return 0
     console = Console(highlight=False, soft_wrap=True)
@@ -82,7 +82,7 @@ def run(request: Request) -> int:
 
 
 @dataclass(frozen=True)
-class AttackJob(Told):
+class AttackJob(JobSpec):
     """Makes shards of an attack, anywhere."""
 
     request: Request
@@ -106,7 +106,7 @@ class AttackJob(Told):
     def begin(self) -> Campaign:
         """The folder, with all that its shards share."""
         self.campaign.begin(self.request.asked.shard_size)
-        if place()[0] == 0:
+        if rank_and_world_size()[0] == 0:
             self.campaign.share()
         wait_until(self.campaign.is_shared)
         return self.campaign

@@ -12,10 +12,10 @@ from rich.console import Console
 from costcert.certification.accuracy import Tally
 from costcert.certification.certificates import Certificates
 from costcert.certification.certify import certify, concrete_patches
-from costcert.cli.engine import Spread, spread
+from costcert.cli.engine_options import EngineOptions, spread
 from costcert.cli.progress import bar
 from costcert.defenders import chosen
-from costcert.engines.on_local import place
+from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, SpellingError, StoreError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
@@ -52,7 +52,7 @@ class Request:
     epsilon: str | None
     tau: int
     tuned: Location | None = None
-    engine: Spread = field(default_factory=Spread)
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
 
 def run(request: Request) -> None:
@@ -69,7 +69,7 @@ def run(request: Request) -> None:
         _export(request.out, work, tally, ks)
     else:
         _fill_folder(request, request.out, work, tally)
-        if place()[0] > 0:
+        if rank_and_world_size()[0] > 0:
             # Of many processes the first one speaks for all.
             return
     console = Console()
@@ -218,7 +218,7 @@ def _fill_folder(request: Request, folder: Location, work: _Work, tally: Tally) 
         for number, certificates in zip(missing, work.shards(missing), strict=True):
             plan.write(certificates, number)
         plan.seal(missing)
-    if place()[0] > 0:
+    if rank_and_world_size()[0] > 0:
         return
     for certificates in plan.finished():
         tally.add(certificates)

@@ -162,7 +162,7 @@ def certify(
 ) -> None:
     """Certify votes: the rank and min-k of every image, for each defender and patch."""
     from costcert.cli.certify import Request, run
-    from costcert.cli.engine import Spread
+    from costcert.cli.engine_options import EngineOptions
 
     with _in_one_sentence():
         run(
@@ -180,7 +180,7 @@ def certify(
                 epsilon=epsilon,
                 tau=tau,
                 tuned=_located(tuned),
-                engine=Spread(engine, workers, cpus, gpus, engine_option or ()),
+                engine=EngineOptions(engine, workers, cpus, gpus, engine_option or ()),
             )
         )
 
@@ -266,7 +266,7 @@ def vote(
 ) -> None:
     """Ask a model about every mutant of every image, and keep the votes."""
     with _in_one_sentence():
-        from costcert.cli.engine import Spread
+        from costcert.cli.engine_options import EngineOptions
         from costcert.cli.vote import Request, run
 
         run(
@@ -298,7 +298,7 @@ def vote(
                 adaptive=adaptive,
                 patches=patch,
                 ks=ks,
-                engine=Spread(engine, workers, cpus, gpus, engine_option or ()),
+                engine=EngineOptions(engine, workers, cpus, gpus, engine_option or ()),
             )
         )
 
@@ -698,7 +698,7 @@ def attack(
         from costcert.attacks.effort import Effort
         from costcert.cli import vote as voting
         from costcert.cli.attack import Request, run
-        from costcert.cli.engine import Spread
+        from costcert.cli.engine_options import EngineOptions
 
         code = run(
             Request(
@@ -720,7 +720,7 @@ def attack(
                     ablation=ablation,
                     soft=soft,
                     shard_size=shard_size,
-                    engine=Spread(engine, workers, cpus, gpus, engine_option or ()),
+                    engine=EngineOptions(engine, workers, cpus, gpus, engine_option or ()),
                 ),
                 patch=patch,
                 k=k,

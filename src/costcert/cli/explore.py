@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from costcert.certification.deployment import Deployed
     from costcert.datasets.base import Dataset
     from costcert.explorer.pictures import Pictures
-    from costcert.explorer.session import Exhibit
+    from costcert.explorer.session import Session
 
 # Ballots that fit into a laptop's memory; a soft one counts once for every label it names.
 MOST_BALLOTS = 1 << 28
@@ -68,9 +68,9 @@ def run(request: Request) -> None:
         token = secrets.token_urlsafe(16)
     if token is not None and not (token.isascii() and token.isprintable() and len(token) >= 8):
         raise CostcertError("a token has at least 8 plain characters")
-    exhibit, deployed = opened(request)
+    session, deployed = opened(request)
     app = create_app(
-        exhibit,
+        session,
         deployed=deployed,
         access=Access(request.host, token),
         limits=Limits(bytes=int(request.megabytes * 1e6), seconds=request.seconds),
@@ -78,17 +78,17 @@ def run(request: Request) -> None:
     socket = listening(request.host, request.port)
     where = address(socket, request.host) + (f"#token={token}" if token else "")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"Explore {len(exhibit.votes):,} images of {exhibit.name}: {where}", markup=False)
+    console.print(f"Explore {len(session.votes):,} images of {session.name}: {where}", markup=False)
     console.print("Stop with Ctrl-C.")
     if request.browser and _has_screen():
         webbrowser.open(where)
     server(app).run(sockets=[socket])
 
 
-def opened(request: Request) -> tuple[Exhibit, Deployed | None]:
+def opened(request: Request) -> tuple[Session, Deployed | None]:
     """What to show, and the model that takes pictures, where there is one."""
     from costcert.explorer.image import Terms
-    from costcert.explorer.session import Exhibit
+    from costcert.explorer.session import Session
 
     if request.demo == (request.source is not None):
         raise CostcertError("say what to show: a folder of votes or certificates, or --demo")
@@ -104,14 +104,14 @@ def opened(request: Request) -> tuple[Exhibit, Deployed | None]:
         certificates = Certificates.joined(list(run.certificates.shards())).select(slice(0, len(votes)))
         if not np.array_equal(certificates.image_ids, votes.image_ids):
             raise CostcertError(f"{request.source} names other images than its votes: certify them again")
-    exhibit = Exhibit(
+    session = Session(
         votes,
         name=_name(votes, request.source),
         terms=Terms(run.classifier.ties, manifest.get("epsilon"), int(manifest.get("tau") or 0)),
         certificates=certificates,
         pictures=_pictures(votes, request),
     )
-    return exhibit, None if request.model is None else _deployed(run, request)
+    return session, None if request.model is None else _deployed(run, request)
 
 
 def _deployed(run: Run, request: Request) -> Deployed:
@@ -161,13 +161,13 @@ def _name(votes: Votes, source: Location) -> str:
     return str((votes.about.get("data") or {}).get("name") or source.name)
 
 
-def _demo(request: Request) -> tuple[Exhibit, Deployed]:
+def _demo(request: Request) -> tuple[Session, Deployed]:
     from costcert.certification.deployment import Deployed
     from costcert.cli.demo import SOFT
     from costcert.datasets.parse import parse_dataset
     from costcert.datasets.subsets import limited
     from costcert.explorer.pictures import Pictures
-    from costcert.explorer.session import Exhibit
+    from costcert.explorer.session import Session
     from costcert.models.loading import load_model
     from costcert.votes.voting import vote
 
@@ -179,8 +179,8 @@ def _demo(request: Request) -> tuple[Exhibit, Deployed]:
     assert model.ablation is not None
     with bar("voting") as tell:
         votes = vote(model, data, model.ablation, soft=SOFT, progress=tell)
-    exhibit = Exhibit(votes, name="the demo's clothes", pictures=Pictures(data, model.prepare))
-    return exhibit, Deployed(model, model.ablation, soft=SOFT)
+    session = Session(votes, name="the demo's clothes", pictures=Pictures(data, model.prepare))
+    return session, Deployed(model, model.ablation, soft=SOFT)
 
 
 def _has_screen() -> bool:

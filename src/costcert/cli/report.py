@@ -18,7 +18,7 @@ from costcert.reports import words
 from costcert.reports.published import Published, published
 from costcert.reports.results import Results, read_results
 from costcert.reports.tables.provenance import run_names
-from costcert.store.files import whole_file
+from costcert.store.files import atomic_write
 from costcert.store.locations import Location
 from costcert.store.runs import certificates_of
 from costcert.store.votes import VotesFolder
@@ -57,7 +57,7 @@ def run(request: Request) -> None:
     drawn = [] if request.figures is None else list(_draw(request, request.figures, results))
     _write(request, results)
     for path, content in drawn:
-        with whole_file(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(content)
         console.print(f"Figure: {path}", markup=False)
     console.print(words.promise(results[0], words.headline(results[0])), soft_wrap=False)
@@ -141,7 +141,7 @@ def _write(request: Request, results: list[Results]) -> None:
     elif ending == ".json" and len(results) == 1 and not request.leaderboard:
         results[0].write(request.out)
     else:
-        with whole_file(request.out) as temporary:
+        with atomic_write(request.out) as temporary:
             temporary.write_text(_table(request, results, ks, beside, drawn), encoding="utf-8")
 
 

@@ -9,13 +9,13 @@ from functools import cached_property
 from rich.console import Console
 
 from costcert.cli.certify import parse_ks, parse_list
-from costcert.cli.engine import Spread, spread
+from costcert.cli.engine_options import EngineOptions, spread
 from costcert.cli.progress import bar
 from costcert.datasets.base import Dataset
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited, read_ids, with_ids
-from costcert.engines.base import Told
-from costcert.engines.on_local import place
+from costcert.engines.base import JobSpec
+from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.models.classifier import Classifier, Soft
@@ -23,8 +23,8 @@ from costcert.models.shipped import model_folder
 from costcert.store.locations import Location
 from costcert.store.parquet import shard_path
 from costcert.store.votes import VotesFolder
-from costcert.votes.adaptive import Question
-from costcert.votes.collector import Poll
+from costcert.votes.adaptive import StoppingRule
+from costcert.votes.collector import VoteCollector
 from costcert.votes.tuning import TUNED, read_tuned
 from costcert.votes.voting import begin, fill, vote
 
@@ -57,7 +57,7 @@ class Request:
     skip_corrupt: bool = False
     probe: bool = False
     tuned: Location | None = None
-    engine: Spread = field(default_factory=Spread)
+    engine: EngineOptions = field(default_factory=EngineOptions)
     adaptive: bool = False
     patches: str | None = None
     ks: str = "1,5"
@@ -76,7 +76,7 @@ def run(request: Request) -> None:
             out=request.out,
             shard_size=request.shard_size,
             skip_corrupt=request.skip_corrupt,
-            until=_question(request, model),
+            until=_stopping_rule(request, model),
             probe=request.probe,
             progress=tell,
         )
@@ -90,39 +90,39 @@ def _run_spread(request: Request) -> None:
         request.engine,
         job,
         "voting",
-        begin=lambda: begin(request.out, job.poll, request.shard_size, request.probe),
+        begin=lambda: begin(request.out, job.collector, request.shard_size, request.probe),
     )
-    if place()[0] == 0:
+    if rank_and_world_size()[0] == 0:
         _summary(folder)
 
 
 @dataclass(frozen=True)
-class VoteJob(Told):
+class VoteJob(JobSpec):
     """Makes shards of votes, anywhere."""
 
     request: Request
 
     @cached_property
-    def poll(self) -> Poll:
-        return _poll(self.request)
+    def collector(self) -> VoteCollector:
+        return _collector(self.request)
 
     def open(self) -> Callable[[int], None]:
         source = VotesFolder(self.request.out)
-        return lambda number: fill(source, self.poll, [number])
+        return lambda number: fill(source, self.collector, [number])
 
     def there(self, number: int) -> bool:
         return shard_path(self.request.out, number).exists()
 
 
-def _poll(request: Request) -> Poll:
+def _collector(request: Request) -> VoteCollector:
     model, dataset, ablation, soft = loaded(request)
-    return Poll(
+    return VoteCollector(
         model,
         dataset,
         ablation,
         soft=soft,
         skip_corrupt=request.skip_corrupt,
-        until=_question(request, model),
+        until=_stopping_rule(request, model),
     )
 
 
@@ -153,14 +153,14 @@ def _tuned(request: Request) -> tuple[Ablation, Soft | None]:
     return read_tuned(request.tuned)
 
 
-def _question(request: Request, model: Classifier) -> Question | None:
+def _stopping_rule(request: Request, model: Classifier) -> StoppingRule | None:
     if not request.adaptive:
         if request.patches is not None:
             raise CostcertError("--patch says what --adaptive has to decide: pass both, or certify later")
         return None
     if request.patches is None:
         raise CostcertError("--adaptive asks until something is decided: say what by --patch and --k")
-    return Question.about(parse_list(request.patches), parse_ks(request.ks), model.image_size)
+    return StoppingRule.about(parse_list(request.patches), parse_ks(request.ks), model.image_size)
 
 
 def parse_soft(text: str) -> Soft:

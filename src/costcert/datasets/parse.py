@@ -42,9 +42,9 @@ def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> 
     kind, _, rest = str(text).partition(":")
     if kind in kinds and (rest or kind == "sample"):
         return kinds[kind](rest, split)
-    guests = {point.name: point for point in entry_points(group="costcert.datasets")}
-    if kind in guests:
-        dataset: Dataset = guests[kind].load()(rest, split)
+    plugins = {point.name: point for point in entry_points(group="costcert.datasets")}
+    if kind in plugins:
+        dataset: Dataset = plugins[kind].load()(rest, split)
         return dataset
     there = locate(text)
     # What lies at a URL is told by its name: nobody asks a store for a guess.
@@ -52,5 +52,5 @@ def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> 
     if isinstance(there, Url) or there.exists():
         guess = f" (did you mean '{'folder' if is_folder else 'npz'}:{text}'?)"
     else:
-        guess = nearest(kind, [*kinds, *guests]) if kind not in kinds else f" ({kind}: of what?)"
+        guess = nearest(kind, [*kinds, *plugins]) if kind not in kinds else f" ({kind}: of what?)"
     raise SpellingError(f"unknown data {text!r}{guess}: write one of {SPELLINGS}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError, nearest
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.store.locations import Location
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def limited(dataset: Dataset, limit: int, seed: int = 0) -> Dataset:
     So the choice is the same on every machine and with every version of every library, and a larger limit
     only adds images.
     """
-    limit = whole(limit, "the limit")
+    limit = positive_int(limit, "the limit")
     if limit > len(dataset):
         raise CostcertError(f"asked for {limit:,} images, but {dataset.name} has {len(dataset):,}")
 

@@ -17,7 +17,7 @@ from costcert.errors import CostcertError, SpellingError, nearest
 if TYPE_CHECKING:
     from costcert.defenders.base import Defender
 
-HOUSE = {
+BUILTIN = {
     "costcert": ("costcert", "CostCert"),
     "costcert-masks": ("masks", "CostCertMasks"),
     "patchguard": ("patchguard", "PatchGuard"),
@@ -31,17 +31,17 @@ def find(name: str) -> Defender:
     """The defender of this name."""
     from costcert.defenders.base import Defender
 
-    if name in HOUSE:
-        module, attribute = HOUSE[name]
+    if name in BUILTIN:
+        module, attribute = BUILTIN[name]
         found = getattr(import_module(f"costcert.defenders.{module}"), attribute)
     else:
-        guests = {point.name: point for point in entry_points(group="costcert.defenders")}
-        if name not in guests:
-            known = [*HOUSE, *guests]
+        plugins = {point.name: point for point in entry_points(group="costcert.defenders")}
+        if name not in plugins:
+            known = [*BUILTIN, *plugins]
             raise SpellingError(
                 f"unknown defender {name!r}{nearest(name, known)}: use one of {', '.join(known)}, or all"
             )
-        found = guests[name].load()
+        found = plugins[name].load()
     if not (isinstance(found, type) and issubclass(found, Defender)):
         raise CostcertError(f"{name!r} is registered as a defender but is no subclass of Defender: {found!r}")
     return found()
@@ -56,10 +56,10 @@ def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Def
     """
     wanted = [names] if isinstance(names, str) else list(names)
     if wanted == ["all"]:
-        return [each for each in map(find, HOUSE) if each.refusal(soft, partial) is None]
+        return [each for each in map(find, BUILTIN) if each.refusal(soft, partial) is None]
     defenders = [find(name) for name in dict.fromkeys(wanted)]
     if not defenders:
-        raise SpellingError(f"no defender is named: use one of {', '.join(HOUSE)}, or all")
+        raise SpellingError(f"no defender is named: use one of {', '.join(BUILTIN)}, or all")
     for defender in defenders:
         refusal = defender.refusal(soft, partial)
         if refusal is not None:

@@ -28,7 +28,7 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True)
-class Told:
+class JobSpec:
     """The part of a job that travels: what was asked. What a process loads for it stays in that process."""
 
     request: Any

@@ -10,7 +10,7 @@ from costcert.errors import CostcertError
 
 
 def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]) -> None:
-    rank, ranks = place()
+    rank, ranks = rank_and_world_size()
     make = job.open()
     for shard in shards:
         # By its number and not by its place in the list: all of us agree on whose it is, whatever is missing.
@@ -19,7 +19,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[i
             tell(shard)
 
 
-def place() -> tuple[int, int]:
+def rank_and_world_size() -> tuple[int, int]:
     """Which of how many processes this is, as `torchrun` tells its children."""
     try:
         rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))

@@ -36,7 +36,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[i
                 f"no Ray cluster answers at {address!r}: {str(error).splitlines()[0]}"
             ) from None
     try:
-        _Crew(ray, Portable.packed(job), list(shards), resources, tell).work()
+        WorkerPool(ray, Portable.packed(job), list(shards), resources, tell).work()
     finally:
         if ours:
             ray.shutdown()
@@ -52,7 +52,7 @@ class _Worker:
         self._make(shard)
 
 
-class _Crew:
+class WorkerPool:
     """Actors at work: one shard each at a time, the next as soon as one is done.
 
     A worker gets a shard only once it is ready: one that was hired for a node that is gone may never be.
@@ -72,7 +72,7 @@ class _Crew:
         # Without this Ray has numpy use as many threads as a worker has cores, and other bytes come out.
         how = {"runtime_env": {"env_vars": threads_of_numpy()}}
         self._actor = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, **how)(_Worker)
-        self._hired: dict[Any, Any] = {}
+        self._starting: dict[Any, Any] = {}
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, int]] = {}
 
@@ -80,18 +80,21 @@ class _Crew:
         while self._waiting or self._busy:
             while self._waiting and self._idle:
                 self._assign(self._idle.pop(), self._waiting.pop())
-            while len(self._hired) < len(self._waiting) and len(self._busy) + len(self._hired) < self._most:
+            while (
+                len(self._starting) < len(self._waiting)
+                and len(self._busy) + len(self._starting) < self._most
+            ):
                 worker = self._actor.remote()
-                self._hired[worker.open.remote(self._job)] = worker
-            (news, *_), _ = self._ray.wait([*self._busy, *self._hired])
-            self._hear(news)
+                self._starting[worker.open.remote(self._job)] = worker
+            (news, *_), _ = self._ray.wait([*self._busy, *self._starting])
+            self._on_result(news)
 
     def _assign(self, worker: Any, shard: int) -> None:
         self._busy[worker.make.remote(shard)] = (worker, shard)
 
-    def _hear(self, news: Any) -> None:
+    def _on_result(self, news: Any) -> None:
         worker, shard = self._busy.pop(news, (None, None))
-        worker = worker or self._hired.pop(news)
+        worker = worker or self._starting.pop(news)
         try:
             self._ray.get(news)
         except self._ray.exceptions.RayTaskError as error:

@@ -29,7 +29,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[i
         # Every so-manyth shard each, so that all have as much to do.
         shares = [list(shards[at::workers]) for at in range(workers)]
         with _environment(threads_of_numpy()):
-            _Crew(executor, Portable.packed(job), shares, tell).work()
+            WorkerPool(executor, Portable.packed(job), shares, tell).work()
 
 
 def _executor(resources: Resources) -> Any:
@@ -66,7 +66,7 @@ def _make(job: Portable, shards: list[int]) -> CostcertError | None:
     return None
 
 
-class _Crew:
+class WorkerPool:
     """Jobs at work, each with its share of the shards, which it makes in order."""
 
     def __init__(

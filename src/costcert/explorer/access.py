@@ -56,7 +56,7 @@ class Access:
         return (*LOOPBACK, self.host) if self.host in LOOPBACK else (self.host,)
 
 
-class Shield:
+class AccessMiddleware:
     """Stands before the application and answers for it where it must not be asked; counts all answers."""
 
     def __init__(self, app: ASGIApp, access: Access, counters: Counters) -> None:

@@ -12,24 +12,24 @@ from costcert.certification.deployment import Deployed
 from costcert.explorer.image import Labelled, ballots_of, certified, with_label
 from costcert.explorer.pictures import decoded, encoded
 from costcert.explorer.schemas import BallotsQuestion
-from costcert.explorer.session import Exhibit
+from costcert.explorer.session import Session
 from costcert.geometry.ablations import parse_ablation
 from costcert.votes.table import Votes
 
 
-def certified_ballots(exhibit: Exhibit, question: BallotsQuestion) -> dict[str, Any]:
+def certified_ballots(session: Session, question: BallotsQuestion) -> dict[str, Any]:
     if question.image is not None:
-        case = exhibit.labelled(question.image, question.label, question.view)
+        case = session.labelled(question.image, question.label, question.view)
     else:
-        case = Labelled(_own_votes(exhibit, question))
+        case = Labelled(_own_votes(session, question))
     if question.ties is not None:
         case = replace(case, terms=replace(case.terms, ties=question.ties))
     rows = certified(case, question.patches, question.defenders, attack=question.attack)
     return {"label": int(case.votes.truth[0]), "certificates": rows}
 
 
-def _own_votes(exhibit: Exhibit, question: BallotsQuestion) -> Votes:
-    shown = exhibit.votes
+def _own_votes(session: Session, question: BallotsQuestion) -> Votes:
+    shown = session.votes
     about: dict[str, Any] = {
         "num_classes": question.num_classes or shown.num_classes,
         "ablation": shown.ablation if question.ablation is None else parse_ablation(question.ablation),
@@ -44,13 +44,13 @@ def _own_votes(exhibit: Exhibit, question: BallotsQuestion) -> Votes:
 
 
 def predicted(
-    exhibit: Exhibit, deployed: Deployed, content: bytes, k: int, most_pixels: int
+    session: Session, deployed: Deployed, content: bytes, k: int, most_pixels: int
 ) -> dict[str, Any]:
     picture = decoded(content, most_pixels)
     votes = deployed.votes(picture)
     order, scores = _order(deployed, votes)
-    names = exhibit.votes.class_names
-    kinds = {kind: votes if kind == "soft" else votes.hard() for kind in exhibit.views}
+    names = session.votes.class_names
+    kinds = {kind: votes if kind == "soft" else votes.hard() for kind in session.views}
     file = encoded(deployed.model.prepare(picture))
     return {
         "top": [
@@ -62,7 +62,7 @@ def predicted(
             for label in order[:k]
         ],
         "votes": {
-            kind: {"image": "", **ballots_of(with_label(each, int(order[0])), exhibit.views[kind].terms)}
+            kind: {"image": "", **ballots_of(with_label(each, int(order[0])), session.views[kind].terms)}
             for kind, each in kinds.items()
         },
         "picture": f"data:{file.media_type};base64,{base64.b64encode(file.content).decode()}",
@@ -70,7 +70,7 @@ def predicted(
 
 
 def certified_picture(
-    exhibit: Exhibit,
+    session: Session,
     deployed: Deployed,
     content: bytes,
     label: int | None,
@@ -80,7 +80,7 @@ def certified_picture(
     votes = deployed.votes(decoded(content, most_pixels))
     if label is None:
         label = int(_order(deployed, votes)[0][0])
-    terms = exhibit.views["soft" if votes.is_soft else "hard"].terms
+    terms = session.views["soft" if votes.is_soft else "hard"].terms
     case = Labelled(with_label(votes, label), terms, deployed.classifier.mask)
     return {"label": label, "certificates": certified(case, patches)}
 

@@ -34,7 +34,7 @@ class Room:
         self.inside -= 1
 
 
-class Gate:
+class WorkQueue:
     """Runs work in `workers` threads while at most `waiting` more pieces queue.
 
     Work that is late goes on, because a thread cannot be stopped, and keeps its place until it ends: so

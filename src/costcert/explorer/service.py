@@ -16,12 +16,12 @@ from pydantic import ValidationError
 from costcert import __version__
 from costcert.compiled import cores
 from costcert.errors import CostcertError
-from costcert.explorer.access import Access, Shield, cookie_name
+from costcert.explorer.access import Access, AccessMiddleware, cookie_name
 from costcert.explorer.answers import certified_ballots, certified_picture, predicted
 from costcert.explorer.counters import Counters
 from costcert.explorer.error_handlers import answer_in_sentences, sentence
 from costcert.explorer.pictures import FORMATS
-from costcert.explorer.queue import Gate, Room
+from costcert.explorer.queue import Room, WorkQueue
 from costcert.explorer.schemas import (
     MOST_PATCHES,
     Accuracy,
@@ -34,7 +34,7 @@ from costcert.explorer.schemas import (
     Prediction,
     Problem,
 )
-from costcert.explorer.session import Exhibit, UnknownImageError
+from costcert.explorer.session import Session, UnknownImageError
 from costcert.explorer.uploads import Limits, body_of, media_type
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ OnePatch = Annotated[PatchText, Query(description="A square or rectangle, as in 
 
 
 def create_app(
-    exhibit: Exhibit,
+    session: Session,
     *,
     deployed: Deployed | None = None,
     access: Access | None = None,
@@ -56,11 +56,11 @@ def create_app(
 ) -> FastAPI:
     """The service over one run; with a deployed classifier it also takes pictures."""
     limits, access, counters = limits or Limits(), access or Access(), Counters()
-    arithmetic = Gate(cores(), limits.waiting, limits.seconds)
+    arithmetic = WorkQueue(cores(), limits.waiting, limits.seconds)
     # A table of all images keeps all cores busy, and must not keep single images waiting.
-    tables = Gate(1, limits.waiting, limits.seconds)
+    tables = WorkQueue(1, limits.waiting, limits.seconds)
     # A network keeps all cores busy with one picture.
-    asking = Gate(1, max(1, limits.waiting // 4), limits.seconds)
+    asking = WorkQueue(1, max(1, limits.waiting // 4), limits.seconds)
     # Bodies on their way are memory too.
     arriving = Room(max(2, limits.waiting // 2))
     problems: dict[int | str, dict[str, Any]] = {
@@ -76,14 +76,14 @@ def create_app(
         responses=problems,
     )
     app.state.limits = limits
-    app.add_middleware(Shield, access=access, counters=counters)
+    app.add_middleware(AccessMiddleware, access=access, counters=counters)
     answer_in_sentences(app)
     _serve_page(app)
 
     @app.get("/healthz")
     async def health() -> Health:
         """Whether the service is alive."""
-        return Health(status="ok", version=__version__, images=len(exhibit.votes), model=deployed is not None)
+        return Health(status="ok", version=__version__, images=len(session.votes), model=deployed is not None)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
@@ -91,7 +91,7 @@ def create_app(
         return PlainTextResponse(counters.text(), media_type="text/plain; version=0.0.4")
 
     @app.post("/session", status_code=204)
-    async def session(request: Request) -> Response:
+    async def keep_token(request: Request) -> Response:
         """Keeps the token of this request in a cookie, so that a browser brings it by itself."""
         answer = Response(status_code=204)
         if access.token is not None:
@@ -102,43 +102,43 @@ def create_app(
     @app.get("/about")
     async def about() -> dict[str, Any]:
         """What is shown: geometry, classes, defenders."""
-        return {**await arithmetic.run(exhibit.about), "upload": deployed is not None}
+        return {**await arithmetic.run(session.about), "upload": deployed is not None}
 
     @app.get("/images")
     async def images() -> dict[str, Any]:
         """Ids and true labels of all images."""
-        return await arithmetic.run(exhibit.images)
+        return await arithmetic.run(session.images)
 
     @app.get("/pictures/{image:path}", response_class=Response, responses={200: {"content": _PICTURES}})
     async def picture(image: str) -> Response:
         """What the model saw of an image."""
-        exhibit.row(image)
-        if exhibit.pictures is None or image not in exhibit.pictures:
+        session.row(image)
+        if session.pictures is None or image not in session.pictures:
             raise UnknownImageError("the pictures of these votes are not at hand")
-        file = await arithmetic.run(exhibit.pictures.file, image)
+        file = await arithmetic.run(session.pictures.file, image)
         return Response(file.content, media_type=file.media_type, headers={"cache-control": "max-age=3600"})
 
     @app.get("/votes/{image:path}")
     async def votes(image: str, ballots: ViewName = None) -> ImageVotes:
         """How the mutants of an image voted."""
-        return ImageVotes(**await arithmetic.run(exhibit.ballots, image, ballots))
+        return ImageVotes(**await arithmetic.run(session.ballots, image, ballots))
 
     @app.get("/certificates")
     async def certificates(patch: OnePatch, ballots: ViewName = None) -> AllCertificates:
         """Rank and min-k of all images against one patch."""
-        found = await tables.run(exhibit.certificates_of, patch, ballots)
+        found = await tables.run(session.certificates_of, patch, ballots)
         return AllCertificates(**found)
 
     @app.get("/accuracy")
     async def accuracy(patch: OnePatch, ballots: ViewName = None) -> Accuracy:
         """Clean and certified accuracy against one patch, for every k."""
-        return Accuracy(**await tables.run(exhibit.accuracy, patch, ballots))
+        return Accuracy(**await tables.run(session.accuracy, patch, ballots))
 
     @app.post("/predict", openapi_extra={"requestBody": {"required": True, "content": _PICTURES}})
     async def predict(request: Request, k: Annotated[int, Query(ge=1, le=100)] = 5) -> Prediction:
         """The top k of a picture, and how its mutants voted. The body is the file."""
         content = await _picture_bytes(request, deployed, limits, arriving)
-        return Prediction(**await asking.run(predicted, exhibit, deployed, content, k, limits.pixels))
+        return Prediction(**await asking.run(predicted, session, deployed, content, k, limits.pixels))
 
     @app.post(
         "/certify",
@@ -167,14 +167,14 @@ def create_app(
             if not patch:
                 raise CostcertError("say against which patch, as in ?patch=square:4")
             found = await asking.run(
-                certified_picture, exhibit, deployed, content, label, patch, limits.pixels
+                certified_picture, session, deployed, content, label, patch, limits.pixels
             )
         else:
             try:
                 question = BallotsQuestion.model_validate_json(await body_of(request, limits, arriving))
             except ValidationError as error:
                 raise CostcertError(sentence(error.errors())) from None
-            found = await arithmetic.run(certified_ballots, exhibit, question)
+            found = await arithmetic.run(certified_ballots, session, question)
         return Certified(**found)
 
     _document(app, BallotsQuestion)

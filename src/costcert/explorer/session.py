@@ -54,7 +54,7 @@ class Table(NamedTuple):
     budget: int
 
 
-class Exhibit:
+class Session:
     """One run.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import GeometryError, SpellingError, nearest
-from costcert.geometry.sizes import ImageSize, shown, whole
+from costcert.geometry.sizes import ImageSize, positive_int, shown
 
 Bools = npt.NDArray[np.bool_]
 
@@ -69,8 +69,8 @@ class _Strips:
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "width", whole(self.width, f"the width of {self.name}"))
-        object.__setattr__(self, "stride", whole(self.stride, f"the stride of {self.name}"))
+        object.__setattr__(self, "width", positive_int(self.width, f"the width of {self.name}"))
+        object.__setattr__(self, "stride", positive_int(self.stride, f"the stride of {self.name}"))
         object.__setattr__(self, "wrap", bool(self.wrap))
         if self.span is None:
             return
@@ -78,8 +78,8 @@ class _Strips:
             first, last = self.span
         except (TypeError, ValueError):
             raise GeometryError(f"a span is (first, last), got {self.span!r}") from None
-        first = whole(first, "the first position of a span", at_least=0)
-        last = whole(last, "the last position of a span", at_least=0)
+        first = positive_int(first, "the first position of a span", at_least=0)
+        last = positive_int(last, "the last position of a span", at_least=0)
         if first > last:
             raise GeometryError(f"a span goes from low to high, got {first}-{last}")
         object.__setattr__(self, "span", (first, last))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import GeometryError, SpellingError, nearest
-from costcert.geometry.sizes import ImageSize, shown, whole
+from costcert.geometry.sizes import ImageSize, positive_int, shown
 
 # At once; long before that many, they touch all mutants.
 MOST_PATCHES = 64
@@ -39,7 +39,7 @@ class Square:
     side: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "side", whole(self.side, "the side of a square"))
+        object.__setattr__(self, "side", positive_int(self.side, "the side of a square"))
 
     def __str__(self) -> str:
         return f"square:{self.side}"
@@ -67,8 +67,8 @@ class Rectangle:
     width: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "height", whole(self.height, "the height of a rectangle"))
-        object.__setattr__(self, "width", whole(self.width, "the width of a rectangle"))
+        object.__setattr__(self, "height", positive_int(self.height, "the height of a rectangle"))
+        object.__setattr__(self, "width", positive_int(self.width, "the width of a rectangle"))
 
     def __str__(self) -> str:
         return f"rectangle:{self.height}x{self.width}"
@@ -171,8 +171,8 @@ class Scaled:
     original: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pixels", whole(self.pixels, "the pixels of a scaled square"))
-        object.__setattr__(self, "original", whole(self.original, "the original size"))
+        object.__setattr__(self, "pixels", positive_int(self.pixels, "the pixels of a scaled square"))
+        object.__setattr__(self, "original", positive_int(self.original, "the original size"))
 
     def __str__(self) -> str:
         return f"{self.pixels}/{self.original}"
@@ -193,7 +193,7 @@ class Several:
     def __post_init__(self) -> None:
         if not isinstance(self.patch, _SINGLE):
             raise GeometryError(f"several of what? A single patch is needed, got {self.patch!r}")
-        object.__setattr__(self, "times", whole(self.times, "the number of patches"))
+        object.__setattr__(self, "times", positive_int(self.times, "the number of patches"))
         if self.times > MOST_PATCHES:
             raise GeometryError(f"at most {MOST_PATCHES} patches at once are counted, got {self.times}")
 

@@ -14,7 +14,7 @@ ImageSize = tuple[int, int]
 LARGEST_SIDE = 16384
 
 
-def whole(value: Any, name: str, at_least: int = 1) -> int:
+def positive_int(value: Any, name: str, at_least: int = 1) -> int:
     """`value` as an int, or a sentence about what it should have been."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise GeometryError(f"{name} must be a whole number, got {value!r}")
@@ -39,16 +39,16 @@ def as_image_size(value: Any) -> ImageSize:
         height, width = value
     except (TypeError, ValueError):
         raise GeometryError(f"the image size must be (height, width), got {value!r}") from None
-    size = (whole(height, "the image height"), whole(width, "the image width"))
+    size = (positive_int(height, "the image height"), positive_int(width, "the image width"))
     if max(size) > LARGEST_SIDE:
         raise GeometryError(f"images are at most {LARGEST_SIDE} pixels a side, got {shown(size)}")
     return size
 
 
-def all_whole(values: int | Iterable[int], name: str) -> list[int]:
+def positive_ints(values: int | Iterable[int], name: str) -> list[int]:
     """One whole number or several, each once."""
     return list(
-        dict.fromkeys(whole(each, name) for each in ([values] if isinstance(values, int) else values))
+        dict.fromkeys(positive_int(each, name) for each in ([values] if isinstance(values, int) else values))
     )
 
 

@@ -14,7 +14,7 @@ from costcert.models.architectures import build
 from costcert.models.checkpoints import digest, load_weights, read_weights
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
-from costcert.store.files import read_json, whole_file, write_json
+from costcert.store.files import atomic_write, read_json, write_json
 from costcert.store.locations import Location, locate
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
@@ -53,7 +53,7 @@ def save_model(folder: str | Location, network: nn.Module, card: ModelCard) -> N
     """Write both files, each whole or not at all; the card names its weights, so mixed ones are noticed."""
     folder = locate(folder)
     weights = {name: v.detach().cpu().clone().contiguous() for name, v in network.state_dict().items()}
-    with whole_file(folder / WEIGHTS) as temporary:
+    with atomic_write(folder / WEIGHTS) as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
     write_json(
         folder / CARD,

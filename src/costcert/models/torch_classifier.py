@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Region, Segment
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.models.batch_dependence import refuse_batch_dependence, unlike_pictures
 from costcert.models.checkpoints import digest
 from costcert.models.classifier import Classifier, Logits, Pixels
@@ -67,7 +67,7 @@ class TorchClassifier(Classifier):
         self.image_size = preprocessing.image_size
         self.channels = preprocessing.channels
         self.name = name
-        self.batch_size = None if batch_size is None else whole(batch_size, "the batch size")
+        self.batch_size = None if batch_size is None else positive_int(batch_size, "the batch size")
         self.autocast = autocast
         self.ablation = ablation
         computed_in = self._half() if autocast else torch.float32

@@ -16,7 +16,7 @@ from costcert.reports.results import Results
 from costcert.reports.style import defender_title
 from costcert.reports.tables import STYLE, PaperTable, html, paper_table
 from costcert.reports.tables.provenance import Data, model_name
-from costcert.store.files import whole_file
+from costcert.store.files import atomic_write
 from costcert.store.locations import Location
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def table_page(table: PaperTable, title: str, *, compared: Callable[..., Figure]
 
 
 def write_page(path: Location, text: str) -> None:
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -152,8 +152,8 @@ def _settle(figure: Figure) -> None:
 def looks(defenders: Iterable[str]) -> dict[str, Look]:
     """Each defender's look, the same in every figure; those not of the house take what is left, in order."""
     defenders = list(defenders)
-    guests = [name for name in defenders if name not in _HOUSE]
-    return {name: _HOUSE.get(name) or _GUESTS[guests.index(name) % len(_GUESTS)] for name in defenders}
+    plugins = [name for name in defenders if name not in _HOUSE]
+    return {name: _HOUSE.get(name) or _GUESTS[plugins.index(name) % len(_GUESTS)] for name in defenders}
 
 
 def defender_title(name: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from costcert.certification.certificates import Certificates
 from costcert.store.certificates import certificates_table
-from costcert.store.files import whole_file
+from costcert.store.files import atomic_write
 from costcert.store.locations import Location
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Export:
         self._writer: _Writer | None = None
 
     def __enter__(self) -> Export:
-        self._temporary = self._stack.enter_context(whole_file(self._path))
+        self._temporary = self._stack.enter_context(atomic_write(self._path))
         return self
 
     def __exit__(self, *failure: Any) -> None:

@@ -23,7 +23,7 @@ OF_SHARDS, OF_MANIFEST = "shard_digests", "manifest_digest"
 
 
 @contextmanager
-def whole_file(path: Location, *, only_if_new: bool = False) -> Iterator[Path]:
+def atomic_write(path: Location, *, only_if_new: bool = False) -> Iterator[Path]:
     """A temporary path to write to; it takes the name `path` once all of it is on disk.
 
     If anything fails the temporary file is removed and `path` stays as it was. What a URL names is uploaded
@@ -75,7 +75,7 @@ def sweep(folder: Location) -> None:
 
 
 def write_json(path: Location, content: Mapping[str, Any], *, only_if_new: bool = False) -> None:
-    with whole_file(path, only_if_new=only_if_new) as temporary:
+    with atomic_write(path, only_if_new=only_if_new) as temporary:
         temporary.write_text(manifest_text(content), encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from costcert.errors import StoreError
-from costcert.store.files import whole_file
+from costcert.store.files import atomic_write
 from costcert.store.locations import Location, fetched
 
 # An unknown compression or a password is a RuntimeError.
@@ -43,7 +43,7 @@ def lists(values: npt.NDArray[Any]) -> Any:
 
 
 def write_table(table: Any, path: Location) -> None:
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from costcert.errors import CostcertError, SpellingError, nearest
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "mutants"):
-            whole(getattr(self, name), name)
+            positive_int(getattr(self, name), name)
         for name in ("shift", "seed"):
-            whole(getattr(self, name), name, at_least=0)
+            positive_int(getattr(self, name), name, at_least=0)
         for name, known in (("optimizer", ("adamw", "sgd")), ("schedule", ("constant", "steps", "cosine"))):
             value = getattr(self, name)
             if value not in known:

@@ -24,7 +24,7 @@ from costcert.geometry.ablations import Region
 from costcert.models.checkpoints import head_name, read_torch_file
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
-from costcert.store.files import join_manifest, whole_file
+from costcert.store.files import atomic_write, join_manifest
 from costcert.store.locations import Location, fetched
 from costcert.training.recipes import Recipe
 
@@ -264,7 +264,7 @@ class Trainer:
             "average": None if self._average.shadow is None else self._average.shadow.network.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        with whole_file(self.folder / CHECKPOINT) as temporary:
+        with atomic_write(self.folder / CHECKPOINT) as temporary:
             torch.save(state, temporary)
 
     def _resume(self, optimizer: Any) -> int:
@@ -337,7 +337,7 @@ def draw(
     """Which image each mutant of a batch is of, and what it keeps."""
     own = 1 if recipe.shared else count
     if recipe.vote:
-        # Spread evenly, so that a few speak for all.
+        # EngineOptions evenly, so that a few speak for all.
         places = np.arange(recipe.mutants)[:, None] + rng.random((1, own))
         chosen = (places * len(regions) / recipe.mutants).astype(np.int64)
     else:

@@ -38,7 +38,7 @@ class Chain(NamedTuple):
     problems: list[str]
 
 
-def follow(folder: Folder) -> Chain:
+def verify_digests(folder: Folder) -> Chain:
     """Hash every file of a folder and compare with what its manifest notes.
 
     Raises ValueError, KeyError, TypeError, AttributeError or OSError where there is nothing to compare.

@@ -22,7 +22,7 @@ from costcert.datasets.subsets import limited, with_ids
 from costcert.errors import CostcertError
 from costcert.models.reopening import model_that_voted
 from costcert.store.votes import FIRST_VERSION, classifier_of
-from costcert.votes.collector import Poll
+from costcert.votes.collector import VoteCollector
 from costcert.votes.probe import SAFETY
 from costcert.votes.table import Votes
 
@@ -74,8 +74,8 @@ class Replay:
         if missing:
             raise CostcertError(f"{request.data} holds no image {missing[0]!r}: pass the data that voted")
         found = self._other_data(dataset, ids)
-        poll = Poll(self._model, dataset, self._classifier.ablation, soft=self._classifier.soft)
-        measured = poll.probe()
+        collector = VoteCollector(self._model, dataset, self._classifier.ablation, soft=self._classifier.soft)
+        measured = collector.probe()
         found += self._bold_probe(measured)
         count = min(request.replay or 1, len(ids))
         chosen = sorted(random.Random(request.seed).sample(range(len(ids)), count))  # noqa: S311
@@ -85,7 +85,7 @@ class Replay:
         again = [row for row in rows if not row.get("unread")]
         wanted = [range(places[row["image_id"]], places[row["image_id"]] + 1) for row in again]
         evaluated = excused = 0
-        replayed = poll.shards(wanted, {}, lambda done: on_progress(done, len(wanted)))
+        replayed = collector.shards(wanted, {}, lambda done: on_progress(done, len(wanted)))
         for row, votes in zip(again, replayed, strict=True):
             compared = _Compared(row, votes, measured["epsilon"], measured["tau"])
             evaluated += int(compared.known.sum())

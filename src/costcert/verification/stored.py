@@ -19,7 +19,7 @@ from costcert.errors import StoreError
 from costcert.store.exports import EXPORTS
 from costcert.store.locations import Location
 from costcert.store.parquet import read_table, shard_path
-from costcert.verification.digests import Chain, follow, num_shards
+from costcert.verification.digests import Chain, num_shards, verify_digests
 
 Row = Mapping[str, Any]
 Manifest = Mapping[str, Any]
@@ -169,7 +169,7 @@ def followed(folder: Location, kind: str, *versions: int) -> Chain:
     """The digests of a folder of this kind."""
     if not (folder / "manifest.json").is_file():
         raise StoreError(f"{folder} holds no manifest.json: expected a folder of {kind}")
-    chain = follow(folder)
+    chain = verify_digests(folder)
     if chain.manifest.get("format") != f"costcert {kind}" and not chain.problems:
         raise StoreError(f"{folder} is no folder of {kind}: its format is {chain.manifest.get('format')!r}")
     if chain.manifest.get("version") not in versions:

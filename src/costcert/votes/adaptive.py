@@ -12,15 +12,15 @@ import numpy.typing as npt
 from costcert.certification.certify import AnyPatch, concrete_patches
 from costcert.certification.guarantees import bounds
 from costcert.geometry.patches import OnePatch, Several
-from costcert.geometry.sizes import ImageSize, all_whole
+from costcert.geometry.sizes import ImageSize, positive_ints
 from costcert.votes.table import Votes
 
 # Into so many parts are the mutants of an image cut, one of which is asked at a time.
-_ROUNDS = 16
+_STEPS = 16
 
 
 @dataclass(frozen=True)
-class Question:
+class StoppingRule:
     """Is the true label in the top k, and does it stay there whatever these patches show?
 
     Certificates of the ballots asked until this is decided answer it as those of all ballots do. For other
@@ -34,8 +34,8 @@ class Question:
     @classmethod
     def about(
         cls, patches: AnyPatch | Iterable[AnyPatch], k: int | Iterable[int], image_size: ImageSize
-    ) -> Question:
-        return cls(tuple(concrete_patches(patches, image_size)), tuple(all_whole(k, "k")))
+    ) -> StoppingRule:
+        return cls(tuple(concrete_patches(patches, image_size)), tuple(positive_ints(k, "k")))
 
     def decided(self, votes: Votes) -> npt.NDArray[np.bool_]:
         """[N], images of which those ballots that are known decide it, whatever the others are."""
@@ -52,12 +52,12 @@ class Question:
         return {"patches": [str(patch) for patch in self.patches], "k": list(self.ks), "ties": self.ties}
 
 
-def rounds(mutants: int) -> list[list[int]]:
+def schedule(mutants: int) -> list[list[int]]:
     """All mutants, a few at a time: first some from all over, then those halfway between them."""
     order: list[int] = []
     step = 1 << max(0, (mutants - 1).bit_length())
     while step:
         order += [mutant for mutant in range(0, mutants, step) if mutant % (2 * step) or not order]
         step //= 2
-    size = max(1, -(-mutants // _ROUNDS))
+    size = max(1, -(-mutants // _STEPS))
     return [order[start : start + size] for start in range(0, mutants, size)]

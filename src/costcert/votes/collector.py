@@ -19,7 +19,7 @@ from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
 from costcert.models.batch_dependence import refuse_batch_dependence
 from costcert.models.classifier import Ballots, Classifier, Pixels, Soft, ballots_of
-from costcert.votes.adaptive import Question, rounds
+from costcert.votes.adaptive import StoppingRule, schedule
 from costcert.votes.defence import Defence
 from costcert.votes.probe import probe
 from costcert.votes.table import Votes
@@ -34,7 +34,7 @@ _TRIED_OUT = (3, 4)
 _LIBRARIES = ("costcert", "numpy", "pillow", "torch", "torchvision", "timm", "onnxruntime")
 
 
-class Poll:
+class VoteCollector:
     """Asks a model about the mutants of images, some at a time.
 
     Args:
@@ -52,7 +52,7 @@ class Poll:
         *,
         soft: Soft | None = None,
         skip_corrupt: bool = False,
-        until: Question | None = None,
+        until: StoppingRule | None = None,
         try_out: bool = True,
     ) -> None:
         _check_classes(model, dataset)
@@ -193,7 +193,7 @@ class Poll:
         """Ask mutants from all over first and those between them later, each image until it is decided."""
         assert self.until is not None
         undecided = np.arange(len(rows))
-        for mutants in rounds(len(self.regions)):
+        for mutants in schedule(len(self.regions)):
             open_rows = np.array(rows)[undecided]
             self._ask(pixels[undecided], ballots, open_rows.tolist(), mutants)
             known[open_rows[:, None], mutants] = True

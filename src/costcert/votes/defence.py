@@ -14,7 +14,7 @@ from typing import Any
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import Patch, parse_patch
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 
 # The units a soft ballot may spread, unless said otherwise: probabilities in steps of 1/65536.
 UNITS = 65536
@@ -39,8 +39,8 @@ class Soft:
     def __post_init__(self) -> None:
         if self.temperature is not None and not 0 < self.temperature < float("inf"):
             raise CostcertError(f"a temperature is above 0, got {self.temperature}")
-        whole(self.best, "the number of labels of a soft ballot")
-        whole(self.cap, "the cap of a soft ballot")
+        positive_int(self.best, "the number of labels of a soft ballot")
+        positive_int(self.cap, "the cap of a soft ballot")
 
     def __str__(self) -> str:
         at = "an unknown temperature" if self.temperature is None else f"temperature {self.temperature:g}"

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from costcert.errors import VotesError
 from costcert.geometry.ablations import Ablation, parse_ablation, positions
-from costcert.geometry.sizes import ImageSize, as_image_size, shown, whole
+from costcert.geometry.sizes import ImageSize, as_image_size, positive_int, shown
 from costcert.votes.defence import UNITS as UNITS
 from costcert.votes.defence import Defence, Soft
 
@@ -99,7 +99,7 @@ class Votes:
         labels: npt.ArrayLike | None = None,
         units: npt.ArrayLike | None = None,
     ) -> None:
-        classes = whole(num_classes, "the number of classes")
+        classes = positive_int(num_classes, "the number of classes")
         if classes > MOST_CLASSES:
             raise VotesError(f"at most {MOST_CLASSES:,} classes are possible, got {classes:,}")
         kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
@@ -116,7 +116,7 @@ class Votes:
             labels, units = _soft_ballots(labels, units, recipe, classes, shape)
         elif labels is not None or units is not None:
             raise VotesError("labels and units are of soft ballots: use Votes.soft")
-        off = whole(tau, "tau", at_least=0)
+        off = positive_int(tau, "tau", at_least=0)
         if off and recipe is None:
             raise VotesError("tau is in units of soft ballots, but these votes are hard: use epsilon")
         self._set(
@@ -172,7 +172,7 @@ class Votes:
             ballots: [N, B], the hard ballots beside them; each mutant's best label by default.
             more: as for `Votes`.
         """
-        spread = as_labels(labels, "labels", whole(num_classes, "the number of classes"))
+        spread = as_labels(labels, "labels", positive_int(num_classes, "the number of classes"))
         given = as_whole_numbers(units, "units")
         if spread.ndim != 3 or spread.shape != given.shape or spread.shape[2] == 0:
             raise VotesError(
@@ -181,7 +181,7 @@ class Votes:
             )
         if ballots is None:
             ballots = np.take_along_axis(spread, given.argmax(axis=2)[..., None], axis=2)[..., 0]
-        recipe = Soft(temperature, spread.shape[2], whole(cap, "the cap of a soft ballot"))
+        recipe = Soft(temperature, spread.shape[2], positive_int(cap, "the cap of a soft ballot"))
         return cls(ballots, truth, num_classes=num_classes, recipe=recipe, labels=spread, units=given, **more)
 
     @classmethod

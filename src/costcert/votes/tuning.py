@@ -20,7 +20,7 @@ from costcert.certification.certify import AnyPatch, certify, concrete_patches
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation, Blocks, Columns, Rows, parse_ablation
 from costcert.geometry.patches import OnePatch, Several
-from costcert.geometry.sizes import all_whole
+from costcert.geometry.sizes import positive_ints
 from costcert.store.files import read_json, write_json
 from costcert.store.locations import Location
 from costcert.votes.defence import Soft
@@ -190,7 +190,7 @@ def tune(
     """
     ballots = Ballots(votes.require_complete("tuning"), temperature)
     tell = progress or (lambda done, folds: None)
-    goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(all_whole(k, "k")))
+    goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(positive_ints(k, "k")))
     if len(votes) < 2 * FOLDS:
         raise CostcertError(f"tuning needs at least {2 * FOLDS} images, got {len(votes)}")
     tell(0, FOLDS + 1)

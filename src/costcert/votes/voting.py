@@ -16,14 +16,14 @@ from typing import Any, overload
 
 from costcert.datasets.base import Dataset
 from costcert.geometry.ablations import Ablation, parse_ablation
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.models.classifier import Classifier, Soft
 from costcert.store.digests import replace_manifest
 from costcert.store.files import MANIFEST, join_manifest, sweep
 from costcert.store.locations import Location, locate
 from costcert.store.votes import VERSION, VotesFolder, votes_manifest, write_votes_shard
-from costcert.votes.adaptive import Question
-from costcert.votes.collector import Poll
+from costcert.votes.adaptive import StoppingRule
+from costcert.votes.collector import VoteCollector
 from costcert.votes.table import Votes
 
 # Called with the images that have voted and all images.
@@ -42,7 +42,7 @@ def vote(
     soft: Soft | None = ...,
     out: None = ...,
     skip_corrupt: bool = ...,
-    until: Question | None = ...,
+    until: StoppingRule | None = ...,
     probe: bool = ...,
     progress: Progress | None = ...,
 ) -> Votes: ...
@@ -58,7 +58,7 @@ def vote(
     out: str | Location,
     shard_size: int | None = ...,
     skip_corrupt: bool = ...,
-    until: Question | None = ...,
+    until: StoppingRule | None = ...,
     probe: bool = ...,
     progress: Progress | None = ...,
 ) -> VotesFolder: ...
@@ -73,7 +73,7 @@ def vote(
     out: str | Location | None = None,
     shard_size: int | None = None,
     skip_corrupt: bool = False,
-    until: Question | None = None,
+    until: StoppingRule | None = None,
     probe: bool = False,
     progress: Progress | None = None,
 ) -> Votes | VotesFolder:
@@ -89,42 +89,47 @@ def vote(
         progress: told how many images have voted, of how many.
     """
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
-    poll = Poll(model, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until)
+    collector = VoteCollector(model, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until)
     tell = progress or (lambda done, images: None)
     if out is None:
-        about = {**poll.about(), "probe": poll.probe() if probe else None}
+        about = {**collector.about(), "probe": collector.probe() if probe else None}
         tell(0, len(dataset))
-        (votes,) = poll.shards([range(len(dataset))], about, lambda done: tell(done, len(dataset)))
+        (votes,) = collector.shards([range(len(dataset))], about, lambda done: tell(done, len(dataset)))
         return votes
-    source = begin(locate(out), poll, shard_size, probe)
+    source = begin(locate(out), collector, shard_size, probe)
     missing = source.missing()
     before = source.num_images - sum(source.shard_length(number) for number in missing)
     tell(before, source.num_images)
-    fill(source, poll, missing, lambda done: tell(before + done, source.num_images))
+    fill(source, collector, missing, lambda done: tell(before + done, source.num_images))
     source.seal(missing)
     return source
 
 
-def begin(folder: Location, poll: Poll, shard_size: int | None = None, probe: bool = False) -> VotesFolder:
+def begin(
+    folder: Location, collector: VoteCollector, shard_size: int | None = None, probe: bool = False
+) -> VotesFolder:
     """A folder for these votes, or one to go on with if what is there is of the same run."""
     begun: Mapping[str, Any] = VotesFolder(folder).manifest if (folder / MANIFEST).is_file() else {"made": {}}
     if shard_size is None:
-        shard_size = begun.get("shard_size") or max(1, _MUTANTS_PER_SHARD // len(poll.regions))
-    size, images = whole(shard_size, "the shard size"), len(poll.dataset)
-    about = {**poll.about(), "probe": begun["made"].get("probe")}
-    manifest = votes_manifest(poll.blank(about), images=images, shard_size=size)
+        shard_size = begun.get("shard_size") or max(1, _MUTANTS_PER_SHARD // len(collector.regions))
+    size, images = positive_int(shard_size, "the shard size"), len(collector.dataset)
+    about = {**collector.about(), "probe": begun["made"].get("probe")}
+    manifest = votes_manifest(collector.blank(about), images=images, shard_size=size)
     join_manifest(folder, manifest, "votes", VERSION)
     sweep(folder)
     if probe and not about["probe"]:
         # No two measurements agree to the last digit, so a begun run keeps the one it has.
-        replace_manifest(folder, {**manifest, "made": {**about, "probe": poll.probe()}})
+        replace_manifest(folder, {**manifest, "made": {**about, "probe": collector.probe()}})
     return VotesFolder(folder)
 
 
 def fill(
-    source: VotesFolder, poll: Poll, numbers: Sequence[int], tell: Callable[[int], None] = lambda done: None
+    source: VotesFolder,
+    collector: VoteCollector,
+    numbers: Sequence[int],
+    tell: Callable[[int], None] = lambda done: None,
 ) -> None:
     """Write these shards, one after the other."""
     wanted = [source.images(number) for number in numbers]
-    for number, votes in zip(numbers, poll.shards(wanted, source.manifest["made"], tell), strict=True):
+    for number, votes in zip(numbers, collector.shards(wanted, source.manifest["made"], tell), strict=True):
         write_votes_shard(votes, source.folder, number)

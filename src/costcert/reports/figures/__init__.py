@@ -13,7 +13,7 @@ from costcert.reports.figures.files import as_bytes, check_formats, svg
 from costcert.reports.figures.histogram import min_k_histogram
 from costcert.reports.results import Results
 from costcert.reports.style import COLUMN, PAGE
-from costcert.store.files import whole_file
+from costcert.store.files import atomic_write
 from costcert.store.locations import Location, locate
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def write_figures(
     formats = check_formats(formats)
     files = as_files(figures(results, width=width), locate(folder), formats)
     for path, content in files:
-        with whole_file(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(content)
     return [path for path, _ in files]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from costcert.errors import CostcertError
 from costcert.geometry.patches import concrete
-from costcert.geometry.sizes import whole
+from costcert.geometry.sizes import positive_int
 from costcert.reports.published import Published
 from costcert.reports.results import Results
 from costcert.reports.style import defender_title
@@ -86,7 +86,7 @@ class Lineup:
 
 def _sensible(ks: Iterable[int], runs: Sequence[Results], published: Published | None) -> list[int]:
     """The k there are classes for."""
-    asked = list(dict.fromkeys(whole(k, "k") for k in ks))
+    asked = list(dict.fromkeys(positive_int(k, "k") for k in ks))
     classes = max(
         [results.num_classes for results in runs] + ([published.classes] if published is not None else [])
     )

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from costcert.cli.progress import bar
 from costcert.engines import Job, Resources, find_engine
 from costcert.engines.base import check_gpus, parse_options
-from costcert.engines.on_local import place
+from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
 from costcert.store.locations import Location
 
@@ -20,7 +20,7 @@ _PATIENCE = 0.2
 
 
 @dataclass(frozen=True)
-class Spread:
+class EngineOptions:
     """Who does the work, as asked on the command line; None where nothing was asked."""
 
     engine: str = "local"
@@ -49,7 +49,7 @@ class Spread:
 
     @property
     def is_spread(self) -> bool:
-        return self.engine != "local" or place()[1] > 1
+        return self.engine != "local" or rank_and_world_size()[1] > 1
 
 
 class Folder(Protocol):
@@ -68,14 +68,14 @@ class Folder(Protocol):
 AnyFolder = TypeVar("AnyFolder", bound=Folder)
 
 
-def spread(how: Spread, job: Job, doing: str, *, begin: Callable[[], AnyFolder]) -> AnyFolder:
+def spread(how: EngineOptions, job: Job, doing: str, *, begin: Callable[[], AnyFolder]) -> AnyFolder:
     """Have the missing shards made; of several processes side by side the first one ends the work."""
     engine = find_engine(how.engine)
     options = parse_options(how.options)
     source = begin()
     missing = source.missing()
     done = source.num_images - sum(source.shard_length(number) for number in missing)
-    rank, _ = place()
+    rank, _ = rank_and_world_size()
     with bar(doing) as tell:
         tell(done, source.num_images)
 
