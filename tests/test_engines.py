@@ -26,7 +26,6 @@ from costcert.engines import Resources, find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, VotesError
-from costcert.geometry.ablations import parse_ablation
 from tiny import Leaky, greys
 from writing import SHARDS, WHOLE, Writing, opened, run, when, written
 
@@ -402,8 +401,8 @@ class LeakyJob(AttackJob):
 
     @cached_property
     def campaign(self):
-        about = {"ablation": parse_ablation("columns:1"), "effort": Effort(steps=0, random=64)}
-        about |= {"defender": "costcert", "soft": None, "universal": None, "seed": 0}
+        about = {"classifier": cc.Deployed(Leaky(), "columns:1").classifier}
+        about |= {"effort": Effort(steps=0, random=64), "universal": None, "seed": 0}
         return Campaign(Leaky(), greys(), "square:4", 1, self.request.asked.out, **about)
 
 

@@ -96,7 +96,7 @@ def until(page, condition, seconds=20):
 
 
 def ready(page):
-    page.wait_for_selector("html[data-ready]", timeout=20_000)
+    page.wait_for_selector("html[data-ready]", timeout=120_000)
     # Nothing is under way any more: the table of this sticker is there, and the curves are whole.
     until(page, "costcert.state.table && costcert.state.anywhere")
     page.wait_for_load_state("networkidle")

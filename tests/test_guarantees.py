@@ -367,5 +367,6 @@ def test_bounds_never_count_a_ballot_that_was_not_cast():
     world = {"num_classes": 3, "ablation": "columns:2", "image_size": (3, 8)}
     full, part = cc.Votes(ballots, truth, **world), cc.Votes(ballots, truth, known=cast, **world)
     told = cc.bounds(part, 2, np.ones((60, 8), bool))
-    assert told == pytest.approx(cc.bounds(full, 2, cast))
+    for mine, exact in zip(told, cc.bounds(full, 2, cast), strict=True):
+        assert np.array_equal(mine, exact)
     assert (told.min_k_high > cc.bounds(full, 2, np.ones((60, 8), bool)).min_k_high).any()

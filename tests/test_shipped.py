@@ -50,10 +50,9 @@ def test_vote_and_attack_take_the_tuned_mutants_by_themselves(tmp_path):
         result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / words[0])])
         assert result.exit_code == 0, result.output
     votes, attack = cc.read_votes(tmp_path / "vote"), read_json(tmp_path / "attack" / "manifest.json")
-    setting, best = read_tuned(model_folder("shipped:gtsrb") / TUNED)
-    assert votes.ablation == setting.ablation
-    assert votes.about["soft"] == {"temperature": setting.temperature, "best": best, "cap": 65536}
-    assert (attack["ablation"], attack["soft"]) == (str(votes.ablation), votes.about["soft"])
+    ablation, soft = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    assert (votes.ablation, votes.recipe) == (ablation, soft)
+    assert attack["classifier"] == {**votes.classifier.to_json(), "defender": "costcert"}
 
 
 def test_signs_are_recognised_and_certified():
@@ -62,10 +61,8 @@ def test_signs_are_recognised_and_certified():
         pytest.skip("the GTSRB test images are not beside the project")
     with np.load(DATA) as arrays:
         images, labels = arrays["images"][::63], arrays["labels"][::63].astype(np.int64)
-    setting, best = read_tuned(model_folder("shipped:gtsrb") / TUNED)
-    deployed = cc.Deployed(
-        cc.load_model("shipped:gtsrb"), setting.ablation, soft=cc.Soft(setting.temperature, best)
-    )
+    ablation, soft = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    deployed = cc.Deployed(cc.load_model("shipped:gtsrb"), ablation, soft=soft)
     certificates = deployed.certify(list(images), labels, [2, 5])
     assert (certificates.rank("costcert", 2) <= 1).mean() > 0.88
     assert (certificates.min_k("costcert", 2) <= 1).mean() > 0.62

@@ -78,8 +78,8 @@ def run(request: Request) -> None:
 def _keep(console: Console, folder: Location, votes: Votes, hard: Certificates, soft: Certificates) -> None:
     """Votes and certificates, and the page about them where the packages that draw it are installed."""
     write_votes(votes, folder / "votes")
-    write_certificates(hard, folder / "certs", votes=votes.hard())
-    write_certificates(soft, folder / "certs-soft", votes=votes)
+    write_certificates(hard, folder / "certs", votes=folder / "votes")
+    write_certificates(soft, folder / "certs-soft", votes=folder / "votes")
     console.print(f"\nVotes and certificates: {folder}", markup=False, soft_wrap=True)
     if not (find_spec("matplotlib") and find_spec("jinja2")):
         console.print("For the page with figures: pip install 'costcert[report]', and again.", markup=False)
