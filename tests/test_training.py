@@ -243,8 +243,8 @@ def test_shared_regions_are_the_papers_way():
 def test_augmentation_leaves_the_batch_alone_and_mirrors_only_where_asked():
     pixels = torch.arange(64.0).reshape(1, 1, 8, 8).repeat(50, 1, 1, 1)
     before = pixels.clone()
-    still = augmented(pixels, Recipe(shift=0, light=0), np.random.default_rng(0))
-    flipped = augmented(pixels, Recipe(shift=0, light=0, flip=True), np.random.default_rng(0))
+    still = augmented(pixels, Recipe(shift=0, brightness_contrast=0), np.random.default_rng(0))
+    flipped = augmented(pixels, Recipe(shift=0, brightness_contrast=0, flip=True), np.random.default_rng(0))
     assert torch.equal(pixels, before)
     assert torch.equal(still, before)
     mirrored = [bool(torch.equal(image, before[0].flip(-1))) for image in flipped]
@@ -255,7 +255,7 @@ def test_warped_images_differ_and_plain_ones_stay_plain():
     rng = np.random.default_rng(0)
     pixels = torch.rand(20, 3, 8, 8)
     pixels[0] = 0.5
-    warped = augmented(pixels, Recipe(shift=0, light=0, warp=0.2), rng)
+    warped = augmented(pixels, Recipe(shift=0, brightness_contrast=0, warp=0.2), rng)
     assert warped.shape == pixels.shape
     assert torch.allclose(warped[0], pixels[0])
     assert all((warped[n] - pixels[n]).abs().max() > 0.01 for n in range(1, 20))
@@ -266,7 +266,7 @@ def test_warped_images_differ_and_plain_ones_stay_plain():
 def test_colours_change_by_channel_and_plain_ones_stay_plain():
     pixels = torch.rand(20, 3, 8, 8)
     pixels[0] = 0.5
-    tinted = augmented(pixels, Recipe(shift=0, light=0, colour=0.3), np.random.default_rng(0))
+    tinted = augmented(pixels, Recipe(shift=0, brightness_contrast=0, colour=0.3), np.random.default_rng(0))
     assert torch.allclose(tinted[0], pixels[0])
     moved = (tinted - pixels).mean(dim=(2, 3))[1:]
     assert (moved.std(dim=1) > 0.003).all()
@@ -275,7 +275,7 @@ def test_colours_change_by_channel_and_plain_ones_stay_plain():
 
 def test_mutants_that_vote_together_are_spread_over_the_regions():
     regions = parse_ablation("columns:3").regions((16, 16))
-    images, chosen = draw(50, regions, Recipe(mutants=4, vote=0.5), np.random.default_rng(0))
+    images, chosen = draw(50, regions, Recipe(mutants=4, vote_loss_weight=0.5), np.random.default_rng(0))
     starts = np.array([region.columns.start for region in chosen]).reshape(4, 50)
     assert images.reshape(4, 50)[:, 7].tolist() == [7] * 4
     assert (np.diff(starts, axis=0) == 4).all()
@@ -290,13 +290,15 @@ def certain(*labels, num_classes=3):
 def test_the_loss_of_a_vote_falls_with_the_lead():
     truth = torch.tensor([0])
     losses = [
-        float(vote_loss(certain(*labels), truth, lead=0.4))
+        float(vote_loss(certain(*labels), truth, margin=0.4))
         for labels in ((0,) * 4, (0, 0, 0, 1), (0, 0, 1, 1), (1,) * 4)
     ]
     assert losses == sorted(losses)
     assert len(set(losses)) == 4
     # Two ballots for one rival bring it nearer than one for each of two.
-    assert vote_loss(certain(0, 0, 1, 1), truth, lead=0.4) > vote_loss(certain(0, 0, 1, 2), truth, lead=0.4)
+    assert vote_loss(certain(0, 0, 1, 1), truth, margin=0.4) > vote_loss(
+        certain(0, 0, 1, 2), truth, margin=0.4
+    )
 
 
 def test_the_loss_of_a_vote_is_what_its_definition_says():
@@ -309,19 +311,21 @@ def test_the_loss_of_a_vote_is_what_its_definition_says():
         losses.append(
             np.log(sum(np.exp(10 * (share[y] - share[label] + 0.3 * (y != label))) for y in range(5)))
         )
-    assert float(vote_loss(ballots, torch.tensor(truth), lead=0.3)) == pytest.approx(0.4 * np.mean(losses))
+    assert float(vote_loss(ballots, torch.tensor(truth), margin=0.3)) == pytest.approx(0.4 * np.mean(losses))
 
 
 def test_without_a_vote_mutants_are_judged_alone():
     logits, wanted = torch.randn(12, 5), torch.arange(12) % 5
     alone = torch.nn.functional.cross_entropy(logits, wanted, label_smoothing=0.1)
     assert torch.equal(loss_of(logits, wanted, Recipe(mutants=4)), alone)
-    assert loss_of(logits, wanted, Recipe(mutants=4, vote=0.5)) != alone
+    assert loss_of(logits, wanted, Recipe(mutants=4, vote_loss_weight=0.5)) != alone
 
 
 def test_a_vote_is_learned(tmp_path):
     epochs = []
-    recipe = find_recipe("default", epochs=8, batch_size=16, mutants=4, vote=0.5, warp=0.02, seed=4)
+    recipe = find_recipe(
+        "default", epochs=8, batch_size=16, mutants=4, vote_loss_weight=0.5, warp=0.02, seed=4
+    )
     trainer(tmp_path, recipe).fit(stripes(), stripes(40, seed=9), after_epoch=epochs.append)
     assert epochs[-1].validation > 0.95
 
@@ -340,7 +344,7 @@ def test_trained_layers_learn_at_a_smaller_rate_than_the_last(tmp_path):
             for name, value in network.named_parameters()
         }
     for name, distance in moved[1.0].items():
-        assert distance > 0.5 * recipe.rate, name
+        assert distance > 0.5 * recipe.lr, name
         expected = distance if name.startswith("head.") else 0.01 * distance
         assert moved[0.01][name] == pytest.approx(expected, rel=0.2), name
 
@@ -348,14 +352,14 @@ def test_trained_layers_learn_at_a_smaller_rate_than_the_last(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"vote": 1.0}, "vote"),
-        ({"lead": -0.1}, "lead must be at least 0 and below 1"),
+        ({"vote_loss_weight": 1.0}, "vote_loss_weight"),
+        ({"margin": -0.1}, "margin must be at least 0 and below 1"),
         ({"warp": 1.5}, "warp must be at least 0 and below 1, got 1.5"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"rate": 0.0}, "rate must be above 0"),
-        ({"rate": float("nan")}, "rate must be above 0"),
-        ({"body": 0.0}, "body must be above 0 and at most 1, got 0.0"),
-        ({"body": 1.5}, "body must be above 0 and at most 1, got 1.5"),
+        ({"lr": 0.0}, "lr must be above 0"),
+        ({"lr": float("nan")}, "lr must be above 0"),
+        ({"backbone_lr_scale": 0.0}, "backbone_lr_scale must be above 0 and at most 1, got 0.0"),
+        ({"backbone_lr_scale": 1.5}, "backbone_lr_scale must be above 0 and at most 1, got 1.5"),
         ({"smoothing": 1.0}, "smoothing"),
         ({"optimizer": "adam"}, "did you mean 'adamw'?"),
     ],
@@ -473,3 +477,24 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path):
     subprocess.run(command(tmp_path / "whole"), capture_output=True, check=True)
     weights = "model.safetensors"
     assert (killed / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+
+
+def test_options_are_still_taken_by_their_first_names(tmp_path, monkeypatch):
+    """0.1.0 called them --rate, --body, --light, --lead and --vote; the help no longer does."""
+    from costcert.cli import train
+
+    asked = []
+    monkeypatch.setattr(train, "run", asked.append)
+    words = ["train", "--model", "strip:small", "--data", "sample", "--ablation", "columns:4", "--out", "m"]
+    old = ["--rate", "0.1", "--body=0.2", "--light", "0.3", "--lead", "0.4", "--vote", "0.5"]
+    result = CliRunner().invoke(app, [*words, *old])
+    assert result.exit_code == 0, result.output
+    settings = {name: value for name, value in asked[0].settings.items() if value is not None}
+    assert settings == {
+        "lr": 0.1,
+        "backbone_lr_scale": 0.2,
+        "brightness_contrast": 0.3,
+        "margin": 0.4,
+        "vote_loss_weight": 0.5,
+    }
+    assert "--rate" not in CliRunner().invoke(app, ["train", "--help"]).output

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.core import TyperCommand
 
 from costcert import __version__
 from costcert.errors import CostcertError
@@ -30,7 +31,7 @@ Hiding = Annotated[
     typer.Option("--hide", help="How hidden pixels are shown: zero, black, mean, drop-tokens or crop."),
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Which part of the data; test by default.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="So many images, by seed.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Random subset size.")]
 Ids = Annotated[str | None, typer.Option("--ids", help="A file of image ids, one a line.")]
 Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")]
 InputSize = Annotated[str | None, typer.Option("--image-size", help="At the model's input.")]
@@ -303,7 +304,24 @@ def vote(
         )
 
 
-@app.command()
+class _OldSpellings(TyperCommand):
+    """Takes the names that options of `train` had in 0.1.0."""
+
+    names: ClassVar = {
+        "--rate": "--lr",
+        "--body": "--backbone-lr-scale",
+        "--light": "--brightness-contrast",
+        "--lead": "--margin",
+        "--vote": "--vote-loss-weight",
+    }
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = (argument.partition("=") for argument in args)
+        new = [self.names.get(name, name) + equals + value for name, equals, value in given]
+        return super().parse_args(ctx, new)
+
+
+@app.command(cls=_OldSpellings)
 def train(
     model: Annotated[
         str, typer.Option("--model", "-m", help="timm:NAME, or strip:small, base or tall for narrow strips.")
@@ -330,28 +348,28 @@ def train(
     mutants: Annotated[
         int | None, typer.Option("--mutants", min=1, help="Mutants per image and step.")
     ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="The largest learning rate.")] = None,
-    body: Annotated[
+    lr: Annotated[float | None, typer.Option("--lr", help="The largest learning rate.")] = None,
+    backbone_lr_scale: Annotated[
         float | None,
-        typer.Option("--body", help="Share of the rate for all layers but the last, if they are trained."),
+        typer.Option("--backbone-lr-scale", help="Multiplies it for all layers but the last."),
     ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option("--weight-decay", help="Pull of weights to 0.")
-    ] = None,
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Weight decay.")] = None,
     smoothing: Annotated[float | None, typer.Option("--smoothing", help="Label smoothing.")] = None,
     shift: Annotated[
-        int | None, typer.Option("--shift", min=0, help="Move images by up to so many px.")
+        int | None, typer.Option("--shift", min=0, help="Shift images by up to this many pixels.")
     ] = None,
-    light: Annotated[float | None, typer.Option("--light", help="Vary brightness and contrast.")] = None,
+    brightness_contrast: Annotated[
+        float | None, typer.Option("--brightness-contrast", help="Vary brightness and contrast.")
+    ] = None,
     colour: Annotated[float | None, typer.Option("--colour", help="The same for each channel.")] = None,
     warp: Annotated[
         float | None, typer.Option("--warp", help="Turn, slant and stretch images by up to this share.")
     ] = None,
-    vote_share: Annotated[
-        float | None, typer.Option("--vote", help="Share of the loss that is on all mutants together.")
+    vote_loss_weight: Annotated[
+        float | None, typer.Option("--vote-loss-weight", help="Weight of a loss on the mean ballot.")
     ] = None,
-    lead: Annotated[
-        float | None, typer.Option("--lead", help="Share of ballots by which the truth should then lead.")
+    margin: Annotated[
+        float | None, typer.Option("--margin", help="Share of ballots by which the truth should lead in it.")
     ] = None,
     warmup: Annotated[float | None, typer.Option("--warmup", help="Epochs until the largest rate.")] = None,
     flip: Annotated[
@@ -403,16 +421,16 @@ def train(
                     "epochs": epochs,
                     "batch_size": batch_size,
                     "mutants": mutants,
-                    "rate": rate,
-                    "body": body,
+                    "lr": lr,
+                    "backbone_lr_scale": backbone_lr_scale,
                     "weight_decay": weight_decay,
                     "smoothing": smoothing,
                     "shift": shift,
-                    "light": light,
+                    "brightness_contrast": brightness_contrast,
                     "colour": colour,
                     "warp": warp,
-                    "vote": vote_share,
-                    "lead": lead,
+                    "vote_loss_weight": vote_loss_weight,
+                    "margin": margin,
                     "warmup": warmup,
                     "flip": flip,
                     "seed": seed,

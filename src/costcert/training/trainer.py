@@ -37,7 +37,7 @@ _IN_MEMORY = 4 << 30
 # How many images a worker hands over at a time.
 _HANDED_OVER = 16
 
-# How sharply the loss of a vote turns where the lead suffices, and what makes it about as large as that of
+# How sharply the loss of a vote turns where the margin suffices, and what makes it about as large as that of
 # mutants.
 _STEEPNESS = 10.0
 _VOTE_SCALE = 0.4
@@ -202,7 +202,7 @@ class Trainer:
             loss_sum = right = seen = 0.0
             for step, (pixels, labels) in enumerate(loader):
                 for group in optimizer.param_groups:
-                    group["lr"] = group["share"] * recipe.rate * _factor(recipe, epoch + step / steps)
+                    group["lr"] = group["share"] * recipe.lr * _factor(recipe, epoch + step / steps)
                 shown = augmented(self._preprocessing.normalise(pixels), recipe, rng)
                 images, regions = draw(len(pixels), self.regions, recipe, rng)
                 wanted = labels[images.to(labels.device)]
@@ -212,7 +212,7 @@ class Trainer:
                 if not torch.isfinite(loss):
                     raise CostcertError(
                         f"the loss is no longer finite in epoch {epoch + 1}: use a smaller rate than "
-                        f"{recipe.rate}"
+                        f"{recipe.lr}"
                     )
                 accelerator.backward(loss)
                 if recipe.clip:
@@ -336,7 +336,7 @@ def draw(
 ) -> tuple[Tensor, list[Region]]:
     """Which image each mutant of a batch is of, and what it keeps."""
     own = 1 if recipe.shared else count
-    if recipe.vote:
+    if recipe.vote_loss_weight:
         # EngineOptions evenly, so that a few speak for all.
         places = np.arange(recipe.mutants)[:, None] + rng.random((1, own))
         chosen = (places * len(regions) / recipe.mutants).astype(np.int64)
@@ -350,19 +350,19 @@ def draw(
 def loss_of(logits: Tensor, wanted: Tensor, recipe: Recipe) -> Tensor:
     """Cross-entropy of mutants in the order of `draw` and, as the recipe weighs it, of each image's vote."""
     alone = nn.functional.cross_entropy(logits, wanted, label_smoothing=recipe.smoothing)
-    if not recipe.vote:
+    if not recipe.vote_loss_weight:
         return alone
     ballots = logits.float().softmax(dim=1).reshape(recipe.mutants, -1, logits.shape[1])
-    together = vote_loss(ballots, wanted[: ballots.shape[1]], recipe.lead)
-    return (1 - recipe.vote) * alone + recipe.vote * together
+    together = vote_loss(ballots, wanted[: ballots.shape[1]], recipe.margin)
+    return (1 - recipe.vote_loss_weight) * alone + recipe.vote_loss_weight * together
 
 
-def vote_loss(ballots: Tensor, truth: Tensor, lead: float) -> Tensor:
+def vote_loss(ballots: Tensor, truth: Tensor, margin: float) -> Tensor:
     """How far the votes of soft ballots [B, N, L] are from a truth that leads every rival by this share.
 
-    A smooth hinge: nothing is left to gain once the lead is there, so that effort goes where it is not.
+    A smooth hinge: nothing is left to gain once the margin is there, so that effort goes where it is not.
     """
-    ahead = ballots.mean(dim=0) - lead * nn.functional.one_hot(truth, ballots.shape[2])
+    ahead = ballots.mean(dim=0) - margin * nn.functional.one_hot(truth, ballots.shape[2])
     return _VOTE_SCALE * nn.functional.cross_entropy(_STEEPNESS * ahead, truth)
 
 
@@ -382,8 +382,10 @@ def augmented(pixels: Tensor, recipe: Recipe, rng: np.random.Generator) -> Tenso
         pixels = pixels[where].permute(0, 3, 1, 2)
     if recipe.warp:
         pixels = _warped(pixels, recipe.warp, rng)
-    if recipe.light:
-        scale = torch.from_numpy(rng.uniform(-recipe.light, recipe.light, size=(2, count, 1, 1, 1)))
+    if recipe.brightness_contrast:
+        scale = torch.from_numpy(
+            rng.uniform(-recipe.brightness_contrast, recipe.brightness_contrast, size=(2, count, 1, 1, 1))
+        )
         brightness, contrast = scale.to(pixels)
         pixels = pixels * (1 + contrast) + brightness
     if recipe.colour:
@@ -424,17 +426,17 @@ def _factor(recipe: Recipe, epoch: float) -> float:
 def _optimizer(mutants: Mutants, recipe: Recipe) -> torch.optim.Optimizer:
     """Biases and norms are not decayed; all layers but the last learn at the body's share of the rate."""
     head = head_name(mutants.network)
-    if head is None and recipe.body < 1:
+    if head is None and recipe.backbone_lr_scale < 1:
         raise CostcertError("this network does not say which layer is its last: leave body at 1")
     parts: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in mutants.network.named_parameters():
         if parameter.requires_grad:
             decay = recipe.weight_decay if parameter.ndim > 1 else 0.0
-            share = 1.0 if name.startswith(f"{head}.") else recipe.body
+            share = 1.0 if name.startswith(f"{head}.") else recipe.backbone_lr_scale
             parts.setdefault((decay, share), []).append(parameter)
     groups = [
         {"params": part, "weight_decay": decay, "share": share} for (decay, share), part in parts.items()
     ]
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.rate, momentum=recipe.momentum)
-    return torch.optim.AdamW(groups, lr=recipe.rate)
+        return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
+    return torch.optim.AdamW(groups, lr=recipe.lr)
