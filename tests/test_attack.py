@@ -20,8 +20,8 @@ from costcert.attacks.campaign import attack
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
 from costcert.attacks.judging import Judge
-from costcert.attacks.placements import Prices, Sites, best_spots
-from costcert.attacks.results import Results
+from costcert.attacks.placements import Placements, Prices, best_placements
+from costcert.attacks.results import AttackResults
 from costcert.attacks.shard import Shard
 from costcert.attacks.universal import UniversalPatch
 from costcert.cli import app
@@ -349,7 +349,7 @@ def test_a_killed_process_keeps_what_it_finished(tmp_path):
     assert len(now) == 8
     assert done.items() <= now.items()
     assert not list(out.glob(".*.tmp"))
-    assert all(len(Results.read(out, number, 1)) == 1 for number in range(8))
+    assert all(len(AttackResults.read(out, number, 1)) == 1 for number in range(8))
 
 
 @pytest.mark.parametrize(
@@ -359,18 +359,18 @@ def test_a_killed_process_keeps_what_it_finished(tmp_path):
 def test_a_place_touches_what_the_geometry_says(ablation, patch):
     size = (6, 7)
     kept, wanted = cc.parse_ablation(ablation), cc.parse_patch(patch, size)
-    sites, cases = Sites(kept, wanted, size), touched(kept, wanted, size)
+    placements, cases = Placements(kept, wanted, size), touched(kept, wanted, size)
     for case, places in zip(cases.sets(), cases.places.tolist(), strict=True):
-        assert sites.touched(tuple(map(tuple, places))).tolist() == np.flatnonzero(case).tolist()
+        assert placements.touched(tuple(map(tuple, places))).tolist() == np.flatnonzero(case).tolist()
     rng = np.random.default_rng(0)
     known = list(cases.sets())
     for _ in range(20):
-        places = sites.anywhere(rng)
+        places = placements.anywhere(rng)
         inside = np.zeros(cases.num_mutants, dtype=bool)
-        inside[sites.touched(places)] = True
+        inside[placements.touched(places)] = True
         assert any((inside <= case).all() for case in known)
-        assert sites.touched(sites.alike(places, rng)).tolist() == np.flatnonzero(inside).tolist()
-        assert sites.pixels(places).sum() >= 1
+        assert placements.touched(placements.alike(places, rng)).tolist() == np.flatnonzero(inside).tolist()
+        assert placements.pixels(places).sum() >= 1
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -380,15 +380,15 @@ def test_the_price_of_the_first_spot_is_the_bound(k):
     truth = rng.integers(0, 5, 40)
     ballots = np.where(rng.random((40, 12)) < 0.6, truth[:, None], rng.integers(0, 5, (40, 12)))
     votes = cc.Votes(ballots, truth, num_classes=5, ablation="columns:3", image_size=(4, 12))
-    sites = Sites(votes.ablation, cc.Square(2), votes.image_size)
+    placements = Placements(votes.ablation, cc.Square(2), votes.image_size)
     min_k = cc.certify(votes, 2, ["costcert"], ties="lowest").min_k("costcert", 2)
     for image in range(40):
-        spots = best_spots(votes, image, sites, k, 6, rng)
+        candidates = best_placements(votes, image, placements, k, 6, rng)
         prices = Prices(votes, image, k)
-        bounds = [prices.lifted(spot.touched)[0] for spot in spots]
+        bounds = [prices.lifted(placement.touched)[0] for placement in candidates]
         assert bounds[0] == max(bounds) == min(k, min_k[image] - 1)
         cast = ballots[image].copy()
-        cast[spots[0].touched] = spots[0].wanted
+        cast[candidates[0].touched] = candidates[0].wanted
         scores = np.bincount(cast, minlength=5)
         order = np.argsort(-scores, kind="stable").tolist()
         if min_k[image] > k:

@@ -19,7 +19,7 @@ from browser import opened
 from costcert.certification.certify import distrusting
 from costcert.datasets.arrays import ArrayDataset
 from costcert.explorer.access import Access
-from costcert.explorer.image import Terms, ballots_of
+from costcert.explorer.image import Terms, ballots_json
 from costcert.explorer.pictures import Pictures
 from costcert.explorer.session import Session
 from costcert.geometry.sizes import as_image_size
@@ -226,7 +226,7 @@ def test_its_arithmetic_is_the_librarys(page):
         height, width = votes.image_size
         asked.append(
             {
-                "votes": ballots_of(votes, terms),
+                "votes": ballots_json(votes, terms),
                 "about": {"num_classes": votes.num_classes, "ties": terms.ties},
                 "tau": about["views"][kind]["tau"],
                 "geometry": {

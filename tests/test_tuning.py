@@ -12,7 +12,7 @@ import costcert as cc
 from costcert.cli import app
 from costcert.errors import CostcertError, StoreError
 from costcert.models.classifier import Soft, ballots_of
-from costcert.votes.tuning import Ballots, Setting, read_tuned, tune
+from costcert.votes.tuning import Setting, VoteEstimates, read_tuned, tune
 from costcert.votes.voting import vote
 from tiny import Tiny, pictures
 
@@ -57,7 +57,7 @@ def test_what_is_said_is_what_certify_finds():
     votes, _ = election(120)
     found = tune(votes, cc.Square(3), k=1)
     for step in found.steps:
-        certificates = cc.certify(Ballots(votes).under(step.setting), cc.Square(3), "costcert")
+        certificates = cc.certify(VoteEstimates(votes).under(step.setting), cc.Square(3), "costcert")
         assert step.reached == pytest.approx((certificates.min_k("costcert", cc.Square(3)) <= 1).mean())
     assert found.setting == max(found.steps, key=lambda step: step.honest).setting
 
@@ -148,17 +148,17 @@ def test_vote_and_certify_read_the_choice(tmp_path):
 def test_votes_made_as_chosen_are_certified_as_they_are():
     votes = vote(Tiny(), pictures(20), "columns:3", soft=Soft(0.5, 4))
     chosen = vote(Tiny(), pictures(20), "columns:3/span=1-6", soft=Soft(0.25, 4))
-    tempered = Ballots(votes).under(Setting(chosen.ablation, 0.25))
+    tempered = VoteEstimates(votes).under(Setting(chosen.ablation, 0.25))
     assert (tempered.labels == chosen.labels).all()
     assert np.abs(tempered.units - chosen.units).max() <= 40
-    assert Ballots(chosen).under(Setting(chosen.ablation, 0.25)) is chosen
+    assert VoteEstimates(chosen).under(Setting(chosen.ablation, 0.25)) is chosen
 
 
 def test_bad_input(tmp_path):
     votes, _ = election(30)
     hard = votes.hard()
     with pytest.raises(CostcertError, match="needs soft ballots, but these votes are hard"):
-        Ballots(hard, None).under(Setting(hard.ablation, 0.5))
+        VoteEstimates(hard, None).under(Setting(hard.ablation, 0.5))
     with pytest.raises(CostcertError, match="at least 10 images, got 4"):
         tune(votes.take(slice(4)), [2])
     with pytest.raises(CostcertError, match="hard ballots have no temperature"):

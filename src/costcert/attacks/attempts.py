@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costcert.attacks.judging import Judge, rewritten
-from costcert.attacks.placements import Sites, Spot
+from costcert.attacks.placements import Placement, Placements
 from costcert.models.classifier import Pixels, ballots_of
 from costcert.votes.table import Votes
 
@@ -26,7 +26,7 @@ class Attempt:
     """
 
     image: int
-    spot: Spot
+    placement: Placement
     start: Pixels
     by_votes: bool = True
     pixels: Pixels | None = None
@@ -37,45 +37,45 @@ class Attempt:
         return other is None or (self.position, -self.short) > (other.position, -other.short)
 
 
-def noisy(image: Pixels, sites: Sites, spot: Spot, rng: np.random.Generator) -> Pixels:
+def noisy(image: Pixels, placements: Placements, placement: Placement, rng: np.random.Generator) -> Pixels:
     """The image with random pixels where the patch lies."""
     noise = rng.integers(0, 256, image.shape, dtype=np.uint8)
-    return np.where(sites.pixels(spot.places)[..., None], noise, image)
+    return np.where(placements.pixels(placement.places)[..., None], noise, image)
 
 
 def judged(
-    judge: Judge, sites: Sites, votes: Votes, image: int, spot: Spot, pictures: Pixels
+    judge: Judge, placements: Placements, votes: Votes, image: int, placement: Placement, pictures: Pixels
 ) -> list[Attempt]:
-    """These pictures [R, H, W, C] of one image with the patch at one spot, asked through touched mutants."""
-    regions = [sites.regions[mutant] for mutant in spot.touched.tolist()]
+    """Attempts [R, H, W, C] at one placement of one image, judged by evaluating the touched mutants alone."""
+    regions = [placements.regions[mutant] for mutant in placement.touched.tolist()]
     count = len(pictures)
     said = ballots_of(judge.model.logits(pictures, regions), judge.soft)
     rows = np.repeat(np.arange(count), len(regions)).reshape(count, -1)
-    changed = rewritten(votes, np.full(count, image), rows, np.tile(spot.touched, (count, 1)), said)
+    changed = rewritten(votes, np.full(count, image), rows, np.tile(placement.touched, (count, 1)), said)
     positions = judge.positions(changed).tolist()
     return [
-        Attempt(image, spot, shown, pixels=shown, position=position)
+        Attempt(image, placement, shown, pixels=shown, position=position)
         for shown, position in zip(pictures, positions, strict=True)
     ]
 
 
 def random_patches(
     judge: Judge,
-    sites: Sites,
+    placements: Placements,
     votes: Votes,
     image: int,
     pixels: Pixels,
-    spots: list[Spot],
+    candidates: list[Placement],
     count: int,
     rng: np.random.Generator,
 ) -> Attempt | None:
-    """The best of `count` patches of random pixels, shared out among the spots."""
+    """The best of `count` patches of random pixels, shared out among the candidates."""
     best: Attempt | None = None
-    for number, spot in enumerate(spots):
-        share = count // len(spots) + (number < count % len(spots))
+    for number, placement in enumerate(candidates):
+        share = count // len(candidates) + (number < count % len(candidates))
         if share == 0:
             break
-        pictures = np.stack([noisy(pixels, sites, spot, rng) for _ in range(share)])
-        for attempt in judged(judge, sites, votes, image, spot, pictures):
+        pictures = np.stack([noisy(pixels, placements, placement, rng) for _ in range(share)])
+        for attempt in judged(judge, placements, votes, image, placement, pictures):
             best = attempt if attempt.better_than(best) else best
     return best

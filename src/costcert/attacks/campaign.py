@@ -14,8 +14,8 @@ from costcert.attacks.attempts import Attempt
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import Inspector, refuse_evidence
 from costcert.attacks.judging import Judge
-from costcert.attacks.placements import Sites, best_spots
-from costcert.attacks.results import SUMMARY, UNIVERSAL, VERSION, Results
+from costcert.attacks.placements import Placements, best_placements
+from costcert.attacks.results import SUMMARY, UNIVERSAL, VERSION, AttackResults
 from costcert.attacks.shard import Shard
 from costcert.certification.certify import AnyPatch
 from costcert.certification.deployment import Deployed
@@ -59,7 +59,7 @@ def attack(
     seed: int = 0,
     shard_size: int | None = None,
     progress: Progress | None = None,
-) -> Results:
+) -> AttackResults:
     """Try to push the true label of every image out of the top k with a patch of real pixels.
 
     Args:
@@ -127,7 +127,7 @@ class Campaign:
         self.effort, self.universal, self.seed = effort, universal, seed
         self.num_images = len(dataset)
         classifier = self.judge.classifier
-        self.sites = Sites(classifier.ablation, wanted, model.image_size)
+        self.placements = Placements(classifier.ablation, wanted, model.image_size)
         self.about: dict[str, Any] = {
             # It also sees to it that a label means the same to the model and to the data.
             **VoteCollector(model, dataset, classifier.ablation, soft=classifier.soft).about(),
@@ -170,8 +170,8 @@ class Campaign:
         rows = self._ranges[number]
         clean, votes = self._asked(rows)
         rngs = [self._rng(name) for name in votes.image_ids]
-        shard = Shard(self.judge, self.sites, self.k, self.effort, clean, votes, rngs)
-        inspector = Inspector(self.judge, self.sites, clean, votes, shard.min_k, self.folder, self.about)
+        shard = Shard(self.judge, self.placements, self.k, self.effort, clean, votes, rngs)
+        inspector = Inspector(self.judge, self.placements, clean, votes, shard.min_k, self.folder, self.about)
         shard.attacked(inspector, self._shared).write(self.folder, number)
 
     def seal(self, made: Sequence[int]) -> None:
@@ -179,10 +179,13 @@ class Campaign:
         summary = self.results(pixels=False).summary(self.k)
         write_json(self.folder / SUMMARY, {**summary, **self.about})
 
-    def results(self, *, pixels: bool = True) -> Results:
+    def results(self, *, pixels: bool = True) -> AttackResults:
         """What a complete folder holds."""
-        return Results.joined(
-            [Results.read(self.folder, n, len(rows), pixels=pixels) for n, rows in enumerate(self._ranges)]
+        return AttackResults.joined(
+            [
+                AttackResults.read(self.folder, n, len(rows), pixels=pixels)
+                for n, rows in enumerate(self._ranges)
+            ]
         )
 
     @cached_property
@@ -199,12 +202,12 @@ class Campaign:
 
     def _refuse_without_gradients(self) -> None:
         """Before anything is written: one step with one image."""
-        from costcert.attacks.optimizer import Painter
+        from costcert.attacks.optimizer import PatchOptimizer
 
         clean, votes = self._asked(range(1))
-        painter = Painter(self.judge, self.sites, clean, votes, self.k)
-        spots = best_spots(votes, 0, self.sites, self.k, 1, np.random.default_rng(0))
-        painter.paint([Attempt(0, spot, clean[0]) for spot in spots], 1)
+        optimizer = PatchOptimizer(self.judge, self.placements, clean, votes, self.k)
+        candidates = best_placements(votes, 0, self.placements, self.k, 1, np.random.default_rng(0))
+        optimizer.optimize([Attempt(0, placement, clean[0]) for placement in candidates], 1)
 
     def _asked(self, rows: range) -> tuple[Pixels, Votes]:
         """Whole pixels of these images, and their votes."""
@@ -224,13 +227,13 @@ class Campaign:
         return None if self.universal is None else UniversalPatch.load(self.folder)
 
     def _universal_patch(self) -> UniversalPatch:
-        from costcert.attacks.optimizer import Painter
+        from costcert.attacks.optimizer import PatchOptimizer
         from costcert.attacks.universal import universal_patch
 
         clean, votes = self._asked(range(min(self.num_images, _SHARED_BY)))
         # Where the label is certified or lost already there is nothing to learn.
         fought_over = (self.judge.positions(votes) <= self.k) & (self.judge.certified(votes) > self.k)
         images = np.flatnonzero(fought_over if fought_over.any() else np.ones(len(votes)))
-        painter = Painter(self.judge, self.sites, clean, votes, self.k)
+        optimizer = PatchOptimizer(self.judge, self.placements, clean, votes, self.k)
         steps = max(1, self.effort.steps)
-        return universal_patch(painter, str(self.universal), images, steps, self._rng("universal"))
+        return universal_patch(optimizer, str(self.universal), images, steps, self._rng("universal"))

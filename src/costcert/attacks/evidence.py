@@ -11,7 +11,7 @@ from PIL import Image
 
 from costcert.attacks.attempts import Attempt
 from costcert.attacks.judging import Judge, Positions, differing
-from costcert.attacks.placements import Sites
+from costcert.attacks.placements import Placements
 from costcert.errors import CostcertError
 from costcert.models.classifier import Pixels
 from costcert.store.files import atomic_write, write_json
@@ -50,14 +50,14 @@ class Inspector:
     def __init__(
         self,
         judge: Judge,
-        sites: Sites,
+        placements: Placements,
         clean: Pixels,
         votes: Votes,
         min_k: Positions,
         folder: Location,
         about: Mapping[str, Any],
     ) -> None:
-        self.judge, self.sites = judge, sites
+        self.judge, self.placements = judge, placements
         self.clean, self.votes, self.min_k = clean, votes, min_k
         self.folder, self.about = folder, about
 
@@ -71,9 +71,9 @@ class Inspector:
         touched = np.zeros(self.votes.ballots.shape, dtype=np.bool_)
         for row, attempt in enumerate(attempts):
             if attempt is not None and attempt.pixels is not None:
-                covered = self.sites.pixels(attempt.spot.places)
+                covered = self.placements.pixels(attempt.placement.places)
                 patched[row][covered] = attempt.pixels[covered]
-                touched[row, self.sites.touched(attempt.spot.places)] = True
+                touched[row, self.placements.touched(attempt.placement.places)] = True
         after = self.judge.votes(patched, self.votes.truth)
         positions = self.judge.positions(after)
         strayed = differing(self.votes, after) & ~touched
@@ -124,13 +124,13 @@ class Inspector:
                 Image.fromarray(shown).save(temporary, format="png")
         with atomic_write(folder / "votes.npz") as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-        places = () if attempt is None else attempt.spot.places
+        places = () if attempt is None else attempt.placement.places
         content = {
             "what": self._sentence(row, position, strayed),
             "image": str(self.votes.image_ids[row]),
             "truth": int(self.votes.truth[row]),
             "places": [list(place) for place in places],
-            "touched": self.sites.touched(places).tolist(),
+            "touched": self.placements.touched(places).tolist(),
             "changed_though_untouched": np.flatnonzero(strayed).tolist(),
             "certificate": {
                 "classifier": self.judge.classifier.to_json(),

@@ -3,7 +3,7 @@
 A step moves every pixel of a patch by the sign of its gradient, and the pixels are rounded before a network
 sees them, so what is judged on the way is what would be printed. Two objectives take turns:
 
-- `ballots`: each touched mutant prefers the rival that the spot wants from it, by a margin;
+- `ballots`: each touched mutant prefers the rival that the placement wants from it, by a margin;
 - `votes`: the k rivals that are ahead, whoever they are, overtake the true label in a soft count of votes.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from costcert.attacks.attempts import Attempt
 from costcert.attacks.judging import Judge, Positions, rewritten
-from costcert.attacks.placements import Prices, Sites
+from costcert.attacks.placements import Placements, Prices
 from costcert.errors import CostcertError
 from costcert.models.classifier import Pixels, ballots_of
 from costcert.models.torch_classifier import TorchClassifier
@@ -36,7 +36,7 @@ _LOGITS_AHEAD, _VOTES_AHEAD = 1.0, 0.5
 _HARD_TEMPERATURE = 0.5
 
 
-class Painter:
+class PatchOptimizer:
     """Improves attempts on some images.
 
     Args:
@@ -45,15 +45,15 @@ class Painter:
         k: the list that the true label is to leave.
     """
 
-    def __init__(self, judge: Judge, sites: Sites, clean: Pixels, votes: Votes, k: int) -> None:
+    def __init__(self, judge: Judge, placements: Placements, clean: Pixels, votes: Votes, k: int) -> None:
         if not isinstance(judge.model, TorchClassifier):
             raise no_gradients(judge)
-        self.judge, self.sites, self.clean, self.votes, self.k = judge, sites, clean, votes, k
+        self.judge, self.placements, self.clean, self.votes, self.k = judge, placements, clean, votes, k
         self.model = judge.model
         soft = None if judge.soft is None else judge.soft.temperature
         self.temperature = _HARD_TEMPERATURE if soft is None else soft
 
-    def paint(self, attempts: Sequence[Attempt], steps: int) -> None:
+    def optimize(self, attempts: Sequence[Attempt], steps: int) -> None:
         """Take so many steps with each, or fewer: an image that is broken is left alone from then on."""
         broken: set[int] = set()
         waiting = list(attempts)
@@ -66,10 +66,10 @@ class Painter:
 
     def _fitting(self, waiting: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         """As many as can be differentiated together, at least one."""
-        room = mutants_at_once(self.model, self.sites)
+        room = mutants_at_once(self.model, self.placements)
         count = total = 0
         for attempt in waiting:
-            total += len(attempt.spot.touched)
+            total += len(attempt.placement.touched)
             if count and total > room:
                 break
             count += 1
@@ -156,25 +156,27 @@ class Painter:
 class Batch:
     """What is the same at every step of some attempts, J of them with M touched mutants."""
 
-    def __init__(self, painter: Painter, attempts: list[Attempt]) -> None:
+    def __init__(self, optimizer: PatchOptimizer, attempts: list[Attempt]) -> None:
         self.attempts = attempts
-        votes, sites, device = painter.votes, painter.sites, painter.model.device
+        votes, placements, device = optimizer.votes, optimizer.placements, optimizer.model.device
         images = [attempt.image for attempt in attempts]
-        spots = [attempt.spot for attempt in attempts]
-        self.mutants = np.concatenate([spot.touched for spot in spots])
-        self.regions = [sites.regions[mutant] for mutant in self.mutants.tolist()]
-        owner = np.repeat(np.arange(len(spots)), [len(spot.touched) for spot in spots])
-        covered = np.stack([sites.pixels(spot.places) for spot in spots])
+        candidates = [attempt.placement for attempt in attempts]
+        self.mutants = np.concatenate([placement.touched for placement in candidates])
+        self.regions = [placements.regions[mutant] for mutant in self.mutants.tolist()]
+        owner = np.repeat(np.arange(len(candidates)), [len(placement.touched) for placement in candidates])
+        covered = np.stack([placements.pixels(placement.places) for placement in candidates])
         rest = [
-            Prices(votes, image, painter.k).rest(spot.touched)
-            for image, spot in zip(images, spots, strict=True)
+            Prices(votes, image, optimizer.k).rest(placement.touched)
+            for image, placement in zip(images, candidates, strict=True)
         ]
         self.owner = torch.tensor(owner, device=device)
         self.covered = torch.tensor(covered[..., None], device=device)
-        self.clean = torch.tensor(painter.clean[images], device=device).float()
+        self.clean = torch.tensor(optimizer.clean[images], device=device).float()
         self.rest = torch.tensor(np.stack(rest) / votes.cap, dtype=torch.float32, device=device)
         self.truth = torch.tensor(votes.truth[images][:, None], dtype=torch.int64, device=device)
-        self.wanted = torch.tensor(np.concatenate([spot.wanted for spot in spots])[:, None], device=device)
+        self.wanted = torch.tensor(
+            np.concatenate([placement.wanted for placement in candidates])[:, None], device=device
+        )
         self.by_votes = torch.tensor([attempt.by_votes for attempt in attempts], device=device)
 
 
@@ -188,9 +190,9 @@ def normalised(gradient: Tensor) -> Tensor:
     return gradient / gradient.abs().mean(dim=(1, 2, 3), keepdim=True).clamp_min(1e-20)
 
 
-def mutants_at_once(model: TorchClassifier, sites: Sites) -> int:
+def mutants_at_once(model: TorchClassifier, placements: Placements) -> int:
     kind = model.device.type if model.device.type in _MOST_AT_ONCE else "cpu"
-    largest = max(model.mutants.view.area(region) for region in sites.regions)
+    largest = max(model.mutants.view.area(region) for region in placements.regions)
     return model.batch_size or max(1, min(_SHOWN_AT_ONCE[kind] // largest, _MOST_AT_ONCE[kind]))
 
 

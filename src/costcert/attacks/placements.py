@@ -25,7 +25,7 @@ _MOVES = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Spot:
+class Placement:
     """A patch on an image, and the ballots that would do the most there.
 
     Args:
@@ -41,7 +41,7 @@ class Spot:
     wanted: Indices
 
 
-class Sites:
+class Placements:
     """All places of a patch, and what it covers and touches there."""
 
     def __init__(self, ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> None:
@@ -126,9 +126,11 @@ class Prices:
         count = int((left >= 0).sum())
         return count, int(left[min(count, len(left) - 1)])
 
-    def spot(self, sites: Sites, places: Places, rng: np.random.Generator | None = None) -> Spot:
+    def placement(
+        self, placements: Placements, places: Places, rng: np.random.Generator | None = None
+    ) -> Placement:
         """The cheapest rivals, or some others within the budget where chance is to choose."""
-        touched = sites.touched(places)
+        touched = placements.touched(places)
         order, gaps = self.gaps(touched)
         budget = self.votes.cap * len(touched)
         chosen = np.arange(min(self.k, len(order)))
@@ -139,38 +141,40 @@ class Prices:
         # Neighbouring mutants see much the same of a patch, so each rival gets a run of them.
         wanted = np.repeat(order[chosen], ballots)[: len(touched)]
         spare = np.full(len(touched) - len(wanted), order[chosen[0]])
-        return Spot(places, touched, order[chosen], np.concatenate([spare, wanted]))
+        return Placement(places, touched, order[chosen], np.concatenate([spare, wanted]))
 
 
-def best_spots(
-    votes: Votes, image: int, sites: Sites, k: int, count: int, rng: np.random.Generator
-) -> list[Spot]:
+def best_placements(
+    votes: Votes, image: int, placements: Placements, k: int, count: int, rng: np.random.Generator
+) -> list[Placement]:
     """Up to `count` places: the witness's (or the strongest attack's), the worst by price, some by chance."""
     prices = Prices(votes, image, k)
-    found = witness(votes, image, sites.patch, k, ties="lowest")
-    found = found or strongest(votes, image, sites.patch, ties="lowest")
-    first = _as_witnessed(found, prices.spot(sites, found.places))
-    drawn = [sites.alike(found.places, rng) for _ in range(count)]
-    drawn += [sites.anywhere(rng) for _ in range(_PRICED * count)]
+    found = witness(votes, image, placements.patch, k, ties="lowest")
+    found = found or strongest(votes, image, placements.patch, ties="lowest")
+    first = _as_witnessed(found, prices.placement(placements, found.places))
+    drawn = [placements.alike(found.places, rng) for _ in range(count)]
+    drawn += [placements.anywhere(rng) for _ in range(_PRICED * count)]
     others = [places for places in dict.fromkeys(drawn) if places != found.places]
-    price = {places: prices.lifted(sites.touched(places)) for places in others}
+    price = {places: prices.lifted(placements.touched(places)) for places in others}
     # Where the price of k rivals cannot be paid no pixels will do.
     others = [places for places in others if price[places][0] == k] or others
     worst = sorted(others, key=price.__getitem__, reverse=True)[: count // 2]
     chance = [places for places in others if places not in worst]
     rng.shuffle(chance)
     chosen = [*worst, *chance][: count - 1]
-    spots = [first, *(prices.spot(sites, places) for places in chosen)]
+    candidates = [first, *(prices.placement(placements, places) for places in chosen)]
     # Where no mutant looks there is nothing to do.
-    return [spot for spot in spots if len(spot.touched)]
+    return [placement for placement in candidates if len(placement.touched)]
 
 
-def _as_witnessed(found: Witness, spot: Spot) -> Spot:
-    """The spot with the witness's own ballots; a ballot that it splits goes to whom it gives most."""
-    wanted = dict(zip(spot.touched.tolist(), spot.wanted.tolist(), strict=True))
+def _as_witnessed(found: Witness, placement: Placement) -> Placement:
+    """The placement with the witness's own ballots; a ballot that it splits goes to whom it gives most."""
+    wanted = dict(zip(placement.touched.tolist(), placement.wanted.tolist(), strict=True))
     for at in np.argsort(found.units, kind="stable"):
         wanted[int(found.mutants[at])] = int(found.labels[at])
-    return replace(spot, wanted=np.array([wanted[mutant] for mutant in spot.touched.tolist()], np.int64))
+    return replace(
+        placement, wanted=np.array([wanted[mutant] for mutant in placement.touched.tolist()], np.int64)
+    )
 
 
 def _kept_before(segments: Sequence[Segment], length: int) -> npt.NDArray[np.int32]:

@@ -20,7 +20,7 @@ Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Results:
+class AttackResults:
     """One row per image. Positions are those of the true label, from 1.
 
     Args:
@@ -51,7 +51,7 @@ class Results:
         return len(self.rank)
 
     @classmethod
-    def joined(cls, parts: list[Results]) -> Results:
+    def joined(cls, parts: list[AttackResults]) -> AttackResults:
         names = [field.name for field in fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -61,7 +61,7 @@ class Results:
         write_table(pa.table(table), shard_path(folder, number))
 
     @classmethod
-    def read(cls, folder: Location, number: int, rows: int, *, pixels: bool = True) -> Results:
+    def read(cls, folder: Location, number: int, rows: int, *, pixels: bool = True) -> AttackResults:
         """A shard, if need be without its patched images, which are most of it."""
         path = shard_path(folder, number)
         names = [field.name for field in fields(cls) if pixels or field.name != "patched"]

@@ -12,8 +12,8 @@ from costcert.attacks.attempts import Attempt, noisy, random_patches
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import Inspector
 from costcert.attacks.judging import Judge
-from costcert.attacks.placements import Prices, Sites, Spot, best_spots
-from costcert.attacks.results import Results
+from costcert.attacks.placements import Placement, Placements, Prices, best_placements
+from costcert.attacks.results import AttackResults
 from costcert.models.classifier import Pixels
 from costcert.votes.table import Votes
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Of the steps of a full run, the part that tells good places from bad ones.
 _TRIAL = 5
 
-Spots = dict[int, list[Spot]]
+Candidates = dict[int, list[Placement]]
 # For each image of the shard, what was best so far.
 Found = list[Attempt | None]
 
@@ -37,31 +37,31 @@ class Shard:
     def __init__(
         self,
         judge: Judge,
-        sites: Sites,
+        placements: Placements,
         k: int,
         effort: Effort,
         clean: Pixels,
         votes: Votes,
         rngs: Sequence[np.random.Generator],
     ) -> None:
-        self.judge, self.sites, self.k, self.effort = judge, sites, k, effort
+        self.judge, self.placements, self.k, self.effort = judge, placements, k, effort
         self.clean, self.votes, self.rngs = clean, votes, rngs
         self.rank, self.min_k = judge.positions(votes), judge.certified(votes)
         self.targets: list[int] = np.flatnonzero(self.rank <= k).tolist()
         self.efforts = [effort if bound > k else effort.on_certified() for bound in self.min_k]
 
-    def attacked(self, inspector: Inspector, shared: UniversalPatch | None) -> Results:
+    def attacked(self, inspector: Inspector, shared: UniversalPatch | None) -> AttackResults:
         """Everything that is tried, checked from scratch."""
-        spots = {image: self._spots(image) for image in self.targets}
-        random, universal = self._harmful(self._random(spots)), self._harmful(self._universal(shared))
+        candidates = {image: self._candidates(image) for image in self.targets}
+        random, universal = self._harmful(self._random(candidates)), self._harmful(self._universal(shared))
         _, _, under_random = inspector.verify(random)
         _, _, under_universal = inspector.verify(universal)
         best = [_better(one, other) for one, other in zip(random, universal, strict=True)]
         if self.effort.steps:
-            best = self._harmful(self._painted(spots, best))
+            best = self._harmful(self._optimized(candidates, best))
         patched, after, attacked = inspector.verify(best)
         count = len(self.votes)
-        return Results(
+        return AttackResults(
             image_id=self.votes.image_ids,
             truth=self.votes.truth.astype(np.int64),
             rank=self.rank,
@@ -69,22 +69,22 @@ class Shard:
             random=under_random,
             universal=under_universal,
             attacked=attacked,
-            places=np.array([_flat(attempt, self.sites) for attempt in best], dtype=np.int64),
-            touched=np.array([0 if a is None else len(a.spot.touched) for a in best], dtype=np.int64),
+            places=np.array([_flat(attempt, self.placements) for attempt in best], dtype=np.int64),
+            touched=np.array([0 if a is None else len(a.placement.touched) for a in best], dtype=np.int64),
             won=self._won(after, best),
             patched=patched.reshape(count, -1),
         )
 
-    def _spots(self, image: int) -> list[Spot]:
+    def _candidates(self, image: int) -> list[Placement]:
         count, rng = self.efforts[image].places, self.rngs[image]
-        return best_spots(self.votes, image, self.sites, self.k, count, rng)
+        return best_placements(self.votes, image, self.placements, self.k, count, rng)
 
-    def _random(self, spots: Spots) -> Found:
+    def _random(self, candidates: Candidates) -> Found:
         found: Found = [None] * len(self.votes)
-        for image, where in spots.items():
+        for image, where in candidates.items():
             found[image] = random_patches(
                 self.judge,
-                self.sites,
+                self.placements,
                 self.votes,
                 image,
                 self.clean[image],
@@ -101,7 +101,7 @@ class Shard:
                 prices = Prices(self.votes, image, self.k)
                 found[image] = shared.tried(
                     self.judge,
-                    self.sites,
+                    self.placements,
                     prices,
                     self.clean[image],
                     self.effort.places,
@@ -109,22 +109,22 @@ class Shard:
                 )
         return found
 
-    def _painted(self, spots: Spots, best: Found) -> Found:
+    def _optimized(self, candidates: Candidates, best: Found) -> Found:
         """Short runs at all places, then full ones at the best of them."""
-        from costcert.attacks.optimizer import Painter
+        from costcert.attacks.optimizer import PatchOptimizer
 
-        painter = Painter(self.judge, self.sites, self.clean, self.votes, self.k)
+        optimizer = PatchOptimizer(self.judge, self.placements, self.clean, self.votes, self.k)
         best = list(best)
         # All images at their first place, then all at their second: those broken early drop out early.
-        rounds = range(max(map(len, spots.values()), default=0))
+        rounds = range(max(map(len, candidates.values()), default=0))
         trials = [
-            self._afresh(image, spots[image][turn])
+            self._afresh(image, candidates[image][turn])
             for turn in rounds
             for image in self._unbroken(best)
-            if turn < len(spots[image])
+            if turn < len(candidates[image])
         ]
-        painter.paint(trials, -(-self.effort.steps // _TRIAL))
-        ranked: dict[int, list[Attempt]] = {image: [] for image in spots}
+        optimizer.optimize(trials, -(-self.effort.steps // _TRIAL))
+        ranked: dict[int, list[Attempt]] = {image: [] for image in candidates}
         for trial in trials:
             ranked[trial.image].append(trial)
             best[trial.image] = _better(best[trial.image], trial)
@@ -136,7 +136,7 @@ class Shard:
                 for image in self._unbroken(best)
                 if turn < self.efforts[image].restarts and ranked[image]
             ]
-            painter.paint(runs, self.effort.steps)
+            optimizer.optimize(runs, self.effort.steps)
             for run in runs:
                 best[run.image] = _better(best[run.image], run)
         return best
@@ -148,7 +148,7 @@ class Shard:
         for row, attempt in enumerate(best):
             if attempt is not None:
                 rivals = [label for label in listed[row] if label != after.truth[row]][: self.k]
-                won[row] = _won(after, row, rivals, attempt.spot.touched)
+                won[row] = _won(after, row, rivals, attempt.placement.touched)
         return won
 
     def _harmful(self, found: Found) -> Found:
@@ -161,30 +161,32 @@ class Shard:
     def _unbroken(self, best: Found) -> list[int]:
         return [image for image in self.targets if (found := best[image]) is None or found.position <= self.k]
 
-    def _afresh(self, image: int, spot: Spot, *, by_votes: bool = True) -> Attempt:
-        start = noisy(self.clean[image], self.sites, spot, self.rngs[image])
-        return Attempt(image, spot, start, by_votes)
+    def _afresh(self, image: int, placement: Placement, *, by_votes: bool = True) -> Attempt:
+        start = noisy(self.clean[image], self.placements, placement, self.rngs[image])
+        return Attempt(image, placement, start, by_votes)
 
     def _again(self, ranked: list[Attempt], turn: int) -> Attempt:
         """Two turns at each place: on with the count of votes, and afresh for ballots, soon other ones."""
         trial = ranked[turn // 2 % len(ranked)]
         if turn % 2 == 0:
-            return Attempt(trial.image, trial.spot, trial.start if trial.pixels is None else trial.pixels)
-        spot = trial.spot
+            return Attempt(
+                trial.image, trial.placement, trial.start if trial.pixels is None else trial.pixels
+            )
+        placement = trial.placement
         if turn > 1:
             prices = Prices(self.votes, trial.image, self.k)
-            spot = prices.spot(self.sites, spot.places, self.rngs[trial.image])
-        return self._afresh(trial.image, spot, by_votes=False)
+            placement = prices.placement(self.placements, placement.places, self.rngs[trial.image])
+        return self._afresh(trial.image, placement, by_votes=False)
 
 
 def _better(one: Attempt | None, other: Attempt | None) -> Attempt | None:
     return other if other is not None and other.better_than(one) else one
 
 
-def _flat(attempt: Attempt | None, sites: Sites) -> list[int]:
+def _flat(attempt: Attempt | None, placements: Placements) -> list[int]:
     if attempt is None:
-        return [-1] * (2 * sites.times)
-    return [side for place in attempt.spot.places for side in place]
+        return [-1] * (2 * placements.times)
+    return [side for place in attempt.placement.places for side in place]
 
 
 def _won(after: Votes, row: int, listed: Sequence[int], touched: npt.NDArray[np.int64]) -> float:

@@ -10,8 +10,8 @@ import torch
 
 from costcert.attacks.attempts import Attempt, judged
 from costcert.attacks.judging import Judge
-from costcert.attacks.optimizer import Batch, Painter, mutants_at_once, normalised, step_sizes
-from costcert.attacks.placements import Places, Prices, Sites
+from costcert.attacks.optimizer import Batch, PatchOptimizer, mutants_at_once, normalised, step_sizes
+from costcert.attacks.placements import Placements, Places, Prices
 from costcert.attacks.results import UNIVERSAL
 from costcert.errors import StoreError
 from costcert.models.classifier import Pixels
@@ -36,15 +36,15 @@ class UniversalPatch:
     pixels: Pixels
     places: Places | None
 
-    def on(self, image: Pixels, sites: Sites, places: Places) -> Pixels:
-        source = sites.sources(places)
+    def on(self, image: Pixels, placements: Placements, places: Places) -> Pixels:
+        source = placements.sources(places)
         flat = self.pixels.reshape(-1, self.pixels.shape[2])
         return np.where((source >= 0)[..., None], flat[source], image)
 
     def tried(
         self,
         judge: Judge,
-        sites: Sites,
+        placements: Placements,
         prices: Prices,
         image: Pixels,
         count: int,
@@ -53,12 +53,12 @@ class UniversalPatch:
         """At its place, or the best of `count` places by chance."""
         best: Attempt | None = None
         for _ in range(count if self.places is None else 1):
-            places = self.places or sites.anywhere(rng)
-            spot = prices.spot(sites, places)
-            if not len(spot.touched):
+            places = self.places or placements.anywhere(rng)
+            placement = prices.placement(placements, places)
+            if not len(placement.touched):
                 continue
-            shown = self.on(image, sites, places)[None]
-            for attempt in judged(judge, sites, prices.votes, prices.image, spot, shown):
+            shown = self.on(image, placements, places)[None]
+            for attempt in judged(judge, placements, prices.votes, prices.image, placement, shown):
                 best = attempt if attempt.better_than(best) else best
         return best
 
@@ -79,48 +79,50 @@ class UniversalPatch:
 
 
 def universal_patch(
-    painter: Painter, kind: str, images: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
+    optimizer: PatchOptimizer, kind: str, images: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
 ) -> UniversalPatch:
     """Gradient steps on a patch that all these images share."""
-    sites, model = painter.sites, painter.model
-    shape = (sites.single.height, sites.single.width, painter.clean.shape[3])
-    fixed = _common_place(painter, images, rng) if kind == "fixed" else None
+    placements, model = optimizer.placements, optimizer.model
+    shape = (placements.single.height, placements.single.width, optimizer.clean.shape[3])
+    fixed = _common_place(optimizer, images, rng) if kind == "fixed" else None
     patch = torch.tensor(rng.uniform(0, 255, shape), dtype=torch.float32, device=model.device)
     direction = torch.zeros_like(patch)
-    most = mutants_at_once(model, sites) // max(1, painter.judge.touched.delta)
+    most = mutants_at_once(model, placements) // max(1, optimizer.judge.touched.delta)
     together = max(1, min(_IMAGES, len(images), most))
     for size in step_sizes(_LONGER * steps):
         chosen = rng.choice(images, together, replace=False)
-        attempts = [_pasted(painter, int(image), fixed or sites.anywhere(rng)) for image in chosen]
-        attempts = [attempt for attempt in attempts if len(attempt.spot.touched)]
+        attempts = [_pasted(optimizer, int(image), fixed or placements.anywhere(rng)) for image in chosen]
+        attempts = [attempt for attempt in attempts if len(attempt.placement.touched)]
         if not attempts:
             continue
-        batch = Batch(painter, attempts)
-        source = np.stack([sites.sources(each.spot.places) for each in attempts]).clip(min=0)
+        batch = Batch(optimizer, attempts)
+        source = np.stack([placements.sources(each.placement.places) for each in attempts]).clip(min=0)
         patch.requires_grad_()
         paint = patch.reshape(-1, shape[2])[torch.as_tensor(source, device=model.device)]
-        logits, _ = painter.logits(paint, batch)
-        loss, _ = painter.loss(logits, batch)
-        gradient = painter.gradient(loss.sum(), patch)
+        logits, _ = optimizer.logits(paint, batch)
+        loss, _ = optimizer.loss(logits, batch)
+        gradient = optimizer.gradient(loss.sum(), patch)
         direction = _MOMENTUM * direction + normalised(gradient[None])[0]
         patch = (patch.detach() - size * direction.sign()).clamp(0, 255)
     return UniversalPatch(patch.round().to(torch.uint8).cpu().numpy(), fixed)
 
 
-def _pasted(painter: Painter, image: int, places: Places) -> Attempt:
-    spot = Prices(painter.votes, image, painter.k).spot(painter.sites, places)
-    return Attempt(image, spot, painter.clean[image])
+def _pasted(optimizer: PatchOptimizer, image: int, places: Places) -> Attempt:
+    placement = Prices(optimizer.votes, image, optimizer.k).placement(optimizer.placements, places)
+    return Attempt(image, placement, optimizer.clean[image])
 
 
-def _common_place(painter: Painter, images: npt.NDArray[np.int64], rng: np.random.Generator) -> Places:
+def _common_place(
+    optimizer: PatchOptimizer, images: npt.NDArray[np.int64], rng: np.random.Generator
+) -> Places:
     """Of some places, the one where the price allows the most; the most central of equal ones."""
-    sites = painter.sites
-    middle = (np.array(sites.image_size) - (sites.single.height, sites.single.width)) / 2
-    prices = [Prices(painter.votes, int(image), painter.k) for image in images]
+    placements = optimizer.placements
+    middle = (np.array(placements.image_size) - (placements.single.height, placements.single.width)) / 2
+    prices = [Prices(optimizer.votes, int(image), optimizer.k) for image in images]
 
     def worth(places: Places) -> tuple[int, float]:
-        touched = sites.touched(places)
+        touched = placements.touched(places)
         lifted = sum(each.lifted(touched)[0] for each in prices)
         return lifted, -float(np.abs(np.array(places) - middle).sum())
 
-    return max((sites.anywhere(rng) for _ in range(_COMPARED)), key=worth)
+    return max((placements.anywhere(rng) for _ in range(_COMPARED)), key=worth)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from costcert.certification.deployment import Deployed
-from costcert.explorer.image import Labelled, ballots_of, certified, with_label
+from costcert.explorer.image import Labelled, ballots_json, certified, with_label
 from costcert.explorer.pictures import decoded, encoded
 from costcert.explorer.schemas import BallotsQuestion
 from costcert.explorer.session import Session
@@ -62,7 +62,7 @@ def predicted(
             for label in order[:k]
         ],
         "votes": {
-            kind: {"image": "", **ballots_of(with_label(each, int(order[0])), session.views[kind].terms)}
+            kind: {"image": "", **ballots_json(with_label(each, int(order[0])), session.views[kind].terms)}
             for kind, each in kinds.items()
         },
         "picture": f"data:{file.media_type};base64,{base64.b64encode(file.content).decode()}",

@@ -52,14 +52,16 @@ def certified(
     """Certificates of one image: a row for each patch and defender, and where an attack does most."""
     votes, terms = case.votes, case.terms
     stickers = [reasonable(patch, votes.ablation, votes.image_size) for patch in patches]
-    guards = chosen(defenders or "all", soft=votes.is_soft, partial=votes.known is not None)
+    wanted = chosen(defenders or "all", soft=votes.is_soft, partial=votes.known is not None)
     rows = []
     for sticker in dict.fromkeys(stickers):
         able = [
-            guard.name for guard in guards if not guard.masks or masked_cost(votes, sticker) <= MOST_MASKED
+            defender.name
+            for defender in wanted
+            if not defender.masks or masked_cost(votes, sticker) <= MOST_MASKED
         ]
         if not able:
-            raise GeometryError(f"{sticker} has too many places here for {guards[0].title}")
+            raise GeometryError(f"{sticker} has too many places here for {wanted[0].title}")
         found = certify(
             votes, sticker, able, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau, mask=case.mask
         )
@@ -88,7 +90,7 @@ def certified(
     return rows
 
 
-def ballots_of(votes: Votes, terms: Terms) -> dict[str, Any]:
+def ballots_json(votes: Votes, terms: Terms) -> dict[str, Any]:
     """The ballots of the only image of `votes`, for the page."""
     soft = votes.labels is not None and votes.units is not None
     trusted = distrusting(votes, epsilon=terms.epsilon, tau=terms.tau if soft else 0)

@@ -15,7 +15,7 @@ from costcert.certification.certificates import Certificates
 from costcert.certification.certify import certify
 from costcert.defenders import chosen, find
 from costcert.errors import CostcertError
-from costcert.explorer.image import Labelled, Terms, ballots_of
+from costcert.explorer.image import Labelled, Terms, ballots_json
 from costcert.explorer.limits import MOST_MASKED, forget, masked_cost, reasonable
 from costcert.explorer.pictures import Pictures
 from costcert.geometry.ablations import Ablation
@@ -38,7 +38,7 @@ class UnknownImageError(CostcertError):
 
 
 @dataclass(frozen=True)
-class View:
+class BallotView:
     """One way to count the same ballots, and the defenders that can."""
 
     votes: Votes
@@ -90,7 +90,7 @@ class Session:
     def votes(self) -> Votes:
         return next(iter(self.views.values())).votes
 
-    def _views(self, votes: Votes) -> dict[str, View]:
+    def _views(self, votes: Votes) -> dict[str, BallotView]:
         """Hard ballots first, which are understood at sight; certificates speak of one kind alone."""
         kinds = {"soft": votes} if votes.is_soft else {"hard": votes}
         if votes.is_soft and self.certificates is None:
@@ -104,7 +104,7 @@ class Session:
                 partial = ballots.known is not None
                 names = [each.name for each in chosen("all", soft=ballots.is_soft, partial=partial)]
             kept = [name for name in names if not find(name).masks or self._masks(ballots)]
-            views[kind] = View(ballots, kept, terms)
+            views[kind] = BallotView(ballots, kept, terms)
         return views
 
     @staticmethod
@@ -115,7 +115,7 @@ class Session:
             return False
         return all(masked_cost(votes, Square(size)) <= MOST_MASKED for size in sizes)
 
-    def view(self, kind: str | None) -> View:
+    def view(self, kind: str | None) -> BallotView:
         if kind is None:
             return next(iter(self.views.values()))
         if kind not in self.views:
@@ -131,7 +131,7 @@ class Session:
         """All that the page needs to know before it asks for an image."""
         votes = self.votes
         height, width = votes.image_size
-        guards = list(dict.fromkeys(name for view in self.views.values() for name in view.defenders))
+        defenders = list(dict.fromkeys(name for view in self.views.values() for name in view.defenders))
         sides = sorted({max(1, round(part * min(height, width))) for part in _SIDES})
         if self.certificates is not None:
             known = [patch.side for patch in self.certificates.patches if isinstance(patch, Square)]
@@ -166,7 +166,7 @@ class Session:
                     if isinstance(look.dash, str)
                     else [2 * look.width * part for part in look.dash[1]],
                 }
-                for name, look in looks(guards).items()
+                for name, look in looks(defenders).items()
             },
             "sides": sides,
             "pictures": self.pictures is not None,
@@ -186,7 +186,7 @@ class Session:
     def ballots(self, image: str, kind: str | None = None) -> dict[str, Any]:
         """How the mutants of one image voted."""
         view = self.view(kind)
-        return {"image": image, **ballots_of(view.votes.take([self.row(image)]), view.terms)}
+        return {"image": image, **ballots_json(view.votes.take([self.row(image)]), view.terms)}
 
     def table(self, patch: str, kind: str | None = None) -> Table:
         """Rank and min-k of all images against one patch, made once."""

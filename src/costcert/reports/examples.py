@@ -84,7 +84,7 @@ class Example:
 
 def choose(folder: CertificatesFolder, defender: str) -> dict[str, str]:
     """Image ids and why: those that this defender certifies best, worst, and as well as half of all."""
-    patches = [patch for guard, patch in folder.cases if guard == defender]
+    patches = [patch for name, patch in folder.cases if name == defender]
     parts = [
         (
             part.image_ids,
@@ -132,8 +132,8 @@ def examples(
     }
     certified = {
         name: {
-            (guard, str(each)): (int(part.rank(guard, each)[row]), int(part.min_k(guard, each)[row]))
-            for guard, each in part.cases
+            (defender, str(each)): (int(part.rank(defender, each)[row]), int(part.min_k(defender, each)[row]))
+            for defender, each in part.cases
         }
         for part in folder.shards()
         for row, name in _rows(part.image_ids, chosen)

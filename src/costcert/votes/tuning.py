@@ -68,7 +68,7 @@ class Goal:
         return np.asarray(np.mean(hits, axis=0))
 
 
-class Ballots:
+class VoteEstimates:
     """Votes, and what they would be under other settings: estimates, for choosing among them.
 
     Args:
@@ -94,8 +94,8 @@ class Ballots:
             return votes
         return votes.tempered(self.temperature / setting.temperature)
 
-    def take(self, images: Any) -> Ballots:
-        return Ballots(self.votes.take(images), self.temperature)
+    def take(self, images: Any) -> VoteEstimates:
+        return VoteEstimates(self.votes.take(images), self.temperature)
 
     @property
     def everything(self) -> Setting:
@@ -188,7 +188,7 @@ def tune(
         temperature: of the soft ballots, where the votes do not say it themselves.
         progress: told how many of the folds are done.
     """
-    ballots = Ballots(votes.require_complete("tuning"), temperature)
+    ballots = VoteEstimates(votes.require_complete("tuning"), temperature)
     tell = progress or (lambda done, folds: None)
     goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(positive_ints(k, "k")))
     if len(votes) < 2 * FOLDS:
@@ -213,7 +213,7 @@ def tune(
     return Tuning(max(steps, key=lambda step: step.honest).setting, best, goal, steps, len(votes))
 
 
-def _steps(ballots: Ballots, goal: Goal, most_passes: int | None) -> Iterator[tuple[str, Setting]]:
+def _steps(ballots: VoteEstimates, goal: Goal, most_passes: int | None) -> Iterator[tuple[str, Setting]]:
     """All mutants hard; all mutants as softly as is best; and the mutants chosen as well."""
     search = _Search(ballots, goal, most_passes)
     yield "all, hard", ballots.everything
@@ -225,7 +225,7 @@ def _steps(ballots: Ballots, goal: Goal, most_passes: int | None) -> Iterator[tu
 class _Search:
     """Compares settings on some of the images."""
 
-    def __init__(self, ballots: Ballots, goal: Goal, most_passes: int | None) -> None:
+    def __init__(self, ballots: VoteEstimates, goal: Goal, most_passes: int | None) -> None:
         count = len(ballots.votes)
         some = np.unique(np.linspace(0, count - 1, min(count, _SOME)).astype(int))
         self._ballots = ballots.take(some)
@@ -266,7 +266,7 @@ class _Search:
             setting = better
 
 
-def _temperatures(ballots: Ballots, setting: Setting) -> list[Setting]:
+def _temperatures(ballots: VoteEstimates, setting: Setting) -> list[Setting]:
     return [replace(setting, temperature=temperature) for temperature in ballots.temperatures]
 
 
