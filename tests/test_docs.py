@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +14,8 @@ from typer.main import get_command
 
 import costcert as cc
 from costcert.cli import app
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from costcert.cli.certify import parse_ks, parse_list
 from costcert.errors import CostcertError
-from costcert.reports import words
+from costcert.reports import summary
 from costcert.reports.published import Published, published
 from costcert.reports.results import Results, read_results
 from costcert.reports.tables.provenance import run_names
@@ -60,7 +60,7 @@ def run(request: Request) -> None:
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)
         console.print(f"Figure: {path}", markup=False)
-    console.print(words.promise(results[0], words.headline(results[0])), soft_wrap=False)
+    console.print(summary.promise(results[0], summary.headline(results[0])), soft_wrap=False)
     console.print(f"Report: {request.out}", markup=False)
 
 
@@ -198,7 +198,7 @@ def _examples(request: Request, index: int, results: Results) -> list[Any]:
 
     votes = VotesFolder(request.votes[index])
     folder = certificates_of(request.runs[index], votes)
-    found = words.headline(results)
+    found = summary.headline(results)
     defender = "costcert" if "costcert" in results.defenders else found.defender
     chosen = choose(folder, defender)
     return examples(results, folder, votes, chosen, found.patch, _pictures(request, votes, chosen))

@@ -1,7 +1,8 @@
 """What a classifier is: logits for every kept region of every image, and how they become ballots.
 
 The rule every classifier here obeys: a mutant depends on its kept pixels and their position, and on nothing
-else. So what it says does not change when anything outside its region is rewritten (tests/test_hiding.py).
+else. So what it says does not change when anything outside its region is rewritten
+(tests/models/test_hiding.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from costcert import __version__
 from costcert.errors import CostcertError
-from costcert.reports import drawing, words
+from costcert.reports import drawing, summary
 from costcert.reports.examples import Example
 from costcert.reports.figures import COLUMN, PAGE, figures, svg
 from costcert.reports.published import Published
@@ -56,11 +56,11 @@ def page(
         compared: draws the runs side by side, as wide as it is told.
     """
     main = runs[0].results
-    found = words.headline(main)
+    found = summary.headline(main)
     table = paper_table([run.results for run in runs], ks, published, mixed=mixed)
     text: str = _template(TEMPLATE).render(
         title=title or f"What a sticker cannot do: {Data.of(main).name or main.name}",
-        promise=words.promise(main, found),
+        promise=summary.promise(main, found),
         found=found,
         by_whom=defender_title(found.defender),
         clean=_clean(main, found),
@@ -106,7 +106,7 @@ def _template(name: str) -> Any:
     return surroundings.get_template(name)
 
 
-def _clean(results: Results, found: words.Headline) -> float:
+def _clean(results: Results, found: summary.Headline) -> float:
     return float(results.tally.ranks[found.defender, found.patch][: found.k + 1].sum()) / results.images
 
 
@@ -153,7 +153,7 @@ def _section(run: Run, number: int) -> dict[str, Any]:
 
 def _in_words(example: Example) -> str:
     budget, mutants = len(example.attack.touched), example.votes.num_mutants
-    sticker = words.sticker(str(example.patch), example.votes.image_size)
+    sticker = summary.sticker(str(example.patch), example.votes.image_size)
     name = example.name(example.truth)
     if example.lifted == 0:
         end = f"that is not enough to bring any rival level with “{name}”."
@@ -182,7 +182,7 @@ def _facts(results: Results) -> list[tuple[str, str]]:
         (
             "Stickers",
             ", ".join(
-                f"{patch} ({100 * words.share_of_area(patch, results.image_size):.2g} % of the image)"
+                f"{patch} ({100 * summary.share_of_area(patch, results.image_size):.2g} % of the image)"
                 for patch in results.patches
             ),
         ),

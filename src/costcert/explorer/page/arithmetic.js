@@ -1,5 +1,5 @@
 // What a sticker at one place can do, in whole numbers: the same formulas as costcert/defenders, which
-// tests/test_explorer.py holds against each other. Runs on every movement, so nothing here asks the server.
+// tests/explorer/test_explorer.py holds against each other. Runs on every movement, so nothing here asks the server.
 
 // Does a segment of `length` pixels from `start` on, going round the axis, meet `extent` pixels from `first` on?
 export function meets(start, length, first, extent, axis) {

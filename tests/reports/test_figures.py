@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from test_tables import run
 
 import costcert as cc
 from costcert.certification.accuracy import Tally, wilson
@@ -32,7 +33,7 @@ from costcert.reports.figures.histogram import bins
 from costcert.reports.published import published
 from costcert.reports.results import ByClass, Results
 from costcert.reports.style import defender_title, looks
-from test_tables import run
+from places import TESTS
 
 DEFENDERS = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -427,7 +428,7 @@ def test_same_results_same_bytes_in_another_process(tmp_path, small):
         "sys.argv[2])"
     )
     subprocess.run(
-        [sys.executable, "-c", script, os.path.dirname(__file__), str(tmp_path / "other")],
+        [sys.executable, "-c", script, str(TESTS), str(tmp_path / "other")],
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "77", "SOURCE_DATE_EPOCH": ""},
         timeout=120,
@@ -453,7 +454,7 @@ def test_pyplot_is_never_imported():
         "[t.svg(each) for each in t.figures(t.made_up(by_class=True)).values()]; "
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script, os.path.dirname(__file__)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script, str(TESTS)], check=True, timeout=120)
 
 
 def test_pdf_embeds_truetype_and_has_no_date(tmp_path):

@@ -1,7 +1,6 @@
 """Voting: every mutant is asked once, whatever interrupts the run, and no image is forgotten."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from costcert.models.classifier import Soft, ballots_of
 from costcert.store import VotesFolder, files
 from costcert.votes import collector
 from costcert.votes.voting import vote
+from places import TESTS
 from tiny import Tiny, pictures
 
 ABLATION = "columns:3+rows:2"
@@ -151,7 +151,7 @@ RUN = """
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     out = tmp_path / "votes"
-    script = textwrap.dedent(RUN).format(tests=os.path.dirname(__file__), out=str(out))
+    script = textwrap.dedent(RUN).format(tests=str(TESTS), out=str(out))
     with subprocess.Popen([sys.executable, "-c", script]) as running:
         deadline = time.monotonic() + 60
         while len(shards(out)) < 3:

@@ -16,7 +16,7 @@ from costcert.models.loading import load_model
 from costcert.models.preprocessing import Preprocessing
 from costcert.models.reopening import model_that_voted
 from costcert.models.saved import ModelCard, save_model
-from test_models import onnx_file
+from onnx_files import onnx_file
 
 torch.set_num_threads(1)
 

@@ -4,13 +4,11 @@ import json
 import os
 import pickle
 import re
-from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
@@ -27,6 +25,8 @@ from costcert.models.preprocessing import Preprocessing
 from costcert.models.saved import ModelCard, load_saved, read_card, save_model
 from costcert.models.torch_classifier import TorchClassifier, found_device
 from costcert.models.torchvision_repair import import_timm
+from onnx_files import onnx_file
+from places import ROOT
 
 timm = import_timm()
 torch.set_num_threads(1)
@@ -209,7 +209,7 @@ class TestCheckpoints:
 
     def test_no_torch_that_can_be_tricked_is_installed_with_us(self):
         """JobSpec once for pip and once for those who have another."""
-        project = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         assert f'"torch>={SAFE_TORCH}"' in project
 
     @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
@@ -507,27 +507,6 @@ class TestPython:
 
     def test_no_picture_gives_no_answer(self):
         assert load_model(brightness, image_size=32).logits(IMAGES[:0], REGIONS).shape == (0, len(REGIONS), 3)
-
-
-def onnx_file(path, shape, kind=TensorProto.FLOAT, classes=3):
-    """Means over the picture times a matrix."""
-    last = shape[-1] == 3
-    weights = RNG.normal(size=(3, classes)).astype(np.float32)
-    nodes = [
-        helper.make_node("Cast", ["pictures"], ["x"], to=TensorProto.FLOAT),
-        helper.make_node("ReduceMean", ["x"], ["m"], axes=[1, 2] if last else [2, 3], keepdims=0),
-        helper.make_node("MatMul", ["m", "w"], ["logits"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info("pictures", kind, shape)],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [shape[0], classes])],
-        [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.ravel())],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.save(model, path)
-    return weights
 
 
 class TestOnnx:

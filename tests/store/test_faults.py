@@ -28,9 +28,10 @@ from costcert.errors import CostcertError
 from costcert.store import VotesFolder, files
 from costcert.verification import digests as chain
 from costcert.votes.voting import vote
+from places import TESTS
 from tiny import Tiny, pictures
 
-HERE = os.path.dirname(__file__)
+HERE = str(TESTS)
 VOTE = f"""
     import sys
     sys.path.insert(0, {HERE!r})

@@ -12,7 +12,7 @@ pytest.importorskip("jinja2", reason="reports need costcert[report]")
 
 import costcert as cc
 from costcert.cli import app
-from costcert.reports import words
+from costcert.reports import summary
 from costcert.reports.examples import choose, examples
 from costcert.reports.page import Run, page
 from costcert.reports.results import Results, read_results
@@ -340,8 +340,8 @@ def test_fifty_thousand_images_fit_into_three_megabytes():
 
 
 def test_patches_in_words():
-    assert words.sticker("square:4", (28, 28)) == "4-pixel square sticker"
-    assert words.sticker("rectangle:2x8", (28, 28)) == "2 by 8 pixel sticker"
-    assert words.sticker("2*square:3", (28, 28)) == "2 stickers at once, each a 3-pixel square sticker"
-    assert words.sticker("shape:010/111", (28, 28)) == "sticker of this shape of 4 pixels"
-    assert words.share_of_area("2*square:7", (28, 28)) == pytest.approx(1 / 8)
+    assert summary.sticker("square:4", (28, 28)) == "4-pixel square sticker"
+    assert summary.sticker("rectangle:2x8", (28, 28)) == "2 by 8 pixel sticker"
+    assert summary.sticker("2*square:3", (28, 28)) == "2 stickers at once, each a 3-pixel square sticker"
+    assert summary.sticker("shape:010/111", (28, 28)) == "sticker of this shape of 4 pixels"
+    assert summary.share_of_area("2*square:7", (28, 28)) == pytest.approx(1 / 8)

@@ -4,9 +4,10 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="reports need costcert[report]")
 
+from test_report import PATCHES, percent, ran, run_folder  # noqa: F401
+
 import costcert as cc
 from browser import opened
-from test_report import PATCHES, percent, ran, run_folder  # noqa: F401
 
 
 @pytest.fixture(scope="module")

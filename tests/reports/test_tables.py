@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,8 +31,9 @@ from costcert.reports.tables import (
 )
 from costcert.reports.tables.layout import with_best
 from costcert.reports.tables.patch_matching import Threat, paired
+from places import beside
 
-PAPER = Path(__file__).parents[2] / "shared" / "seed" / "costcert-paper.tex.txt"
+PAPER = beside("seed", "costcert-paper.tex.txt")
 UGLY = r"50% <b>of_it</b> & | {x} $y$ #1 ~^ \n [z] *q* `c` -- é"
 
 
@@ -559,7 +559,7 @@ PLACES = {
 @pytest.fixture
 def paper():
     if not PAPER.is_file():
-        pytest.skip(f"the source of the paper is not at {PAPER.name} beside the project")
+        pytest.skip(f"COSTCERT_TEST_DATA names no folder with {PAPER.name}, the source of the paper")
     return PAPER.read_text(encoding="utf-8")
 
 

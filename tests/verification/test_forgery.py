@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 import costcert as cc
 from costcert.cli import app
+from places import ROOT
 from sealing import manifest_of, seal
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "soundness.md"
+DOCUMENT = ROOT / "docs" / "soundness.md"
 IMAGES = 6
 # What a run says of itself for people; no certificate depends on it.
 FOR_PEOPLE = {

@@ -10,7 +10,6 @@ import sys
 import warnings
 from functools import cached_property
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,10 +25,10 @@ from costcert.engines import Resources, find_engine, on_slurm
 from costcert.engines.base import Losses, parse_options, threads_of_numpy
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, VotesError
+from places import TESTS
 from tiny import Leaky, greys
 from writing import SHARDS, WHOLE, Writing, opened, run, when, written
 
-TESTS = str(Path(__file__).parent)
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 

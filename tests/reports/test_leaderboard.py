@@ -4,12 +4,12 @@ import csv
 import io
 
 import pytest
+from test_tables import Grid, braces_match, latex_rows, run
 
 from costcert.errors import CostcertError
 from costcert.reports.leaderboard import leaderboard
 from costcert.reports.published import published
 from costcert.reports.tables import csv_table, html, latex, markdown
-from test_tables import Grid, braces_match, latex_rows, run
 
 
 def certified(table, patch, k):

@@ -30,10 +30,11 @@ from costcert.store import VotesArchive, VotesFolder
 from costcert.store.files import join_manifest
 from costcert.store.locations import Url, fetched, locate
 from costcert.votes.voting import vote
+from places import TESTS
 from tiny import Tiny, pictures
 
 fsspec = pytest.importorskip("fsspec", reason="URLs need fsspec")
-HERE = Path(__file__).parent
+HERE = TESTS
 
 
 @pytest.fixture(autouse=True)

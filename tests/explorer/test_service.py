@@ -39,11 +39,11 @@ from costcert.explorer.service import create_app
 from costcert.explorer.session import Session
 from costcert.explorer.uploads import Limits
 from costcert.votes.adaptive import StoppingRule
+from places import ROOT, TESTS
 from served import served
 from tiny import Tiny, pictures
 
 SOFT = cc.Soft(0.2, 2)
-ROOT = Path(__file__).parents[1]
 
 
 class Waiting(Tiny):
@@ -754,7 +754,7 @@ def test_a_load_of_clients(large):
     seconds = float(os.environ.get("COSTCERT_LOAD_SECONDS", "5"))
     with command(large) as (where, memory):
         crowd = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("crowd.py")), where, "200", str(seconds / 2)],
+            [sys.executable, str(TESTS / "crowd.py"), where, "200", str(seconds / 2)],
             capture_output=True,
             text=True,
             timeout=300,
@@ -763,7 +763,7 @@ def test_a_load_of_clients(large):
         assert crowd.returncode == 0, crowd.stderr
         before = memory()
         crowd = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("crowd.py")), where, "200", str(seconds)],
+            [sys.executable, str(TESTS / "crowd.py"), where, "200", str(seconds)],
             capture_output=True,
             text=True,
             timeout=300,

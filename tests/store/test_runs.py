@@ -153,7 +153,7 @@ def test_a_shipped_model_is_found_to_be_the_one_that_voted(tmp_path):
 
 
 def test_an_onnx_model_is_checked_with_the_mean_and_std_that_were_noted(tmp_path):
-    onnx_file = pytest.importorskip("test_models", reason="ONNX needs costcert[models,onnx]").onnx_file
+    onnx_file = pytest.importorskip("onnx_files", reason="ONNX needs costcert[models,onnx]").onnx_file
     onnx_file(tmp_path / "net.onnx", ["n", 3, 32, 32])
     images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "data.npz", images=images, labels=[0, 1, 2, 0])

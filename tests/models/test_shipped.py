@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("torch", reason="models need costcert[models]")
 
-from pathlib import Path
 
 from typer.testing import CliRunner
 
@@ -17,8 +16,9 @@ from costcert.errors import CostcertError
 from costcert.models.shipped import model_folder
 from costcert.store.files import read_json
 from costcert.votes.tuning import TUNED, read_tuned
+from places import beside
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "gtsrb_test.npz"
+DATA = beside("data", "gtsrb_test.npz")
 
 
 @pytest.mark.parametrize(("name", "classes", "side"), [("fashion", 10, 28), ("gtsrb", 43, 32)])
@@ -58,7 +58,7 @@ def test_vote_and_attack_take_the_tuned_mutants_by_themselves(tmp_path):
 def test_signs_are_recognised_and_certified():
     """A tenth of the published test table, within what so few images allow."""
     if not DATA.exists():
-        pytest.skip("the GTSRB test images are not beside the project")
+        pytest.skip("COSTCERT_TEST_DATA names no folder with the GTSRB test images")
     with np.load(DATA) as arrays:
         images, labels = arrays["images"][::63], arrays["labels"][::63].astype(np.int64)
     ablation, soft = read_tuned(model_folder("shipped:gtsrb") / TUNED)
