@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from costcert.geometry.patches import parse_patch as parse_patch
     from costcert.models.classifier import Classifier as Classifier
     from costcert.models.loading import load_model as load_model
-    from costcert.store import read_certificates as read_certificates
-    from costcert.store import read_votes as read_votes
-    from costcert.store import write_certificates as write_certificates
-    from costcert.store import write_votes as write_votes
+    from costcert.store.certificates import read_certificates as read_certificates
+    from costcert.store.certificates import write_certificates as write_certificates
+    from costcert.store.votes import read_votes as read_votes
+    from costcert.store.votes import write_votes as write_votes
     from costcert.votes.defence import Defence as Defence
     from costcert.votes.defence import Soft as Soft
     from costcert.votes.table import Votes as Votes
@@ -73,7 +73,8 @@ _HOMES = {
     "certification.guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
     "models.classifier": ("Classifier",),
     "models.loading": ("load_model",),
-    "store": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
+    "store.certificates": ("read_certificates", "write_certificates"),
+    "store.votes": ("read_votes", "write_votes"),
     "votes.tuning": ("tune",),
     "votes.table": ("Votes",),
     "votes.voting": ("vote",),

@@ -29,6 +29,8 @@ from places import TESTS
 from tiny import Leaky, greys
 from writing import SHARDS, WHOLE, Writing, opened, run, when, written
 
+# Where a worker finds what this file defines, and what that imports.
+MODULES = os.pathsep.join(map(str, (TESTS / "engines", TESTS)))
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
@@ -49,7 +51,7 @@ def cluster():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         nodes.add_node(num_cpus=1)
         ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
@@ -64,7 +66,7 @@ def engine(request, monkeypatch):
         pytest.importorskip(PACKAGES[request.param], reason=f"this engine needs {request.param}")
     if request.param == "ray":
         request.getfixturevalue("cluster")
-    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
     return request.param
 
 
@@ -226,7 +228,7 @@ def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_pat
 
 def test_a_job_that_dies_is_replaced_for_what_it_did_not_make(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="this engine needs submitit")
-    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
 
     def tell(shard):
         """After two shards both jobs stand before the gate: one loses its worker, one dies as a whole."""
@@ -248,7 +250,7 @@ def test_a_job_that_dies_is_replaced_for_what_it_did_not_make(tmp_path, monkeypa
 
 def test_a_shard_that_kills_every_job_ends_the_run(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="this engine needs submitit")
-    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
     monkeypatch.setattr(Losses, "most_tries", 2)
     monkeypatch.setattr(on_slurm, "_GRACE", 0)
     with pytest.raises(CostcertError, match="SLURM lost shard 1 and the workers that made it again"):
@@ -424,5 +426,5 @@ def test_a_false_certificate_ends_every_engine_with_3(tmp_path, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.delenv("RANK")
     pytest.importorskip("submitit", reason="this engine needs submitit")
-    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
     assert "so no certificate of this model holds" in falsely("slurm", *SLURM, "--workers", "1")

@@ -25,7 +25,8 @@ import pytest
 
 import costcert as cc
 from costcert.errors import CostcertError
-from costcert.store import VotesFolder, files
+from costcert.store import files
+from costcert.store.votes import VotesFolder
 from costcert.verification import digests as chain
 from costcert.votes.voting import vote
 from places import TESTS

@@ -22,7 +22,8 @@ from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.patches import parse_patch
 from costcert.geometry.touch import touched
-from costcert.store import CertificatesFolder, VotesArchive, VotesFolder
+from costcert.store.certificates import CertificatesFolder
+from costcert.store.votes import VotesArchive, VotesFolder
 
 WORLD = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
 # The most seconds for one case; a hang would take longer by far.

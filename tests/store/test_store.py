@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import costcert as cc
 from costcert.cli import app
-from costcert.store import VotesArchive, VotesFolder
 from costcert.store.files import atomic_write, sweep
+from costcert.store.votes import VotesArchive, VotesFolder
 from sealing import manifest_of, seal
 
 RNG = np.random.default_rng(7)

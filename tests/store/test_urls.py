@@ -26,9 +26,9 @@ from typer.testing import CliRunner
 import costcert as cc
 from costcert.cli import app
 from costcert.errors import CostcertError
-from costcert.store import VotesArchive, VotesFolder
 from costcert.store.files import join_manifest
 from costcert.store.locations import Url, fetched, locate
+from costcert.store.votes import VotesArchive, VotesFolder
 from costcert.votes.voting import vote
 from places import TESTS
 from tiny import Tiny, pictures

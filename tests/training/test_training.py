@@ -334,7 +334,9 @@ def test_trained_layers_learn_at_a_smaller_rate_than_the_last(tmp_path):
     """In one step of AdamW a weight moves by about its rate."""
     moved = {}
     for body in (1.0, 0.01):
-        recipe = find_recipe("default", epochs=1, batch_size=96, seed=4, warmup=0, body=body, average=0)
+        recipe = find_recipe(
+            "default", epochs=1, batch_size=96, seed=4, warmup=0, backbone_lr_scale=body, average=0
+        )
         one = trainer(tmp_path / str(body), recipe)
         network = one._plain.network
         before = {name: value.detach().clone() for name, value in network.named_parameters()}

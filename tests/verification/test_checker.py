@@ -27,7 +27,7 @@ from costcert.datasets.subsets import Subset, limited
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Segment
 from costcert.models.classifier import Soft
-from costcert.store import VotesFolder
+from costcert.store.votes import VotesFolder
 from costcert.verification import checker as check
 from costcert.verification import digests as chain
 from costcert.votes.voting import vote

@@ -19,7 +19,8 @@ from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
 from costcert.errors import CostcertError
 from costcert.models.classifier import Soft, ballots_of
-from costcert.store import VotesFolder, files
+from costcert.store import files
+from costcert.store.votes import VotesFolder
 from costcert.votes import collector
 from costcert.votes.voting import vote
 from places import TESTS
