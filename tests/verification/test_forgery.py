@@ -381,6 +381,12 @@ def test_honest_adaptive_votes_are_found_honest(tmp_path):
     assert certified_anew_at(tmp_path)
     result = replayed(tmp_path)
     assert result.exit_code == 0, result.output
+    # Declared as cast, they are.
+    votes = cc.read_votes(tmp_path / "votes")
+    cc.write_votes(votes.replace(known=None), tmp_path / "votes", overwrite=True)
+    assert certified_anew(tmp_path)
+    result = replayed(tmp_path)
+    assert result.exit_code == 1, result.output
 
 
 def certified_anew_at(folder):
