@@ -44,7 +44,7 @@ class Tiny(Classifier):
         answers[..., 0] += self.drift * len(images) * len(regions)
         return answers
 
-    def about(self):
+    def metadata(self):
         return {"name": "tiny", "digest": f"seed {self.seed}", "preprocessing": {}, "hide": "crop"}
 
 

@@ -230,7 +230,7 @@ def test_files_are_hashed_once_and_again_when_they_were_written_to(tmp_path, mon
     monkeypatch.setattr(files, "_sha256", lambda path: (read.append(path.name), sha256(path))[1])
     data = parse_dataset(f"folder:{tmp_path}")
     first = data.digest()
-    assert (data.digest(), limited(data, 2).about()["images"]) == (first, 2)
+    assert (data.digest(), limited(data, 2).metadata()["images"]) == (first, 2)
     assert sorted(read) == ["a.ppm", "b.ppm", "c.ppm"]
     # Longer than before, because some clocks of disks tick slowly.
     (tmp_path / "cat" / "b.ppm").write_bytes(b"P6 of another length")

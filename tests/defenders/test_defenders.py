@@ -471,14 +471,14 @@ def test_uncertain_mutants_of_one_image_are_not_those_of_the_next():
     rng = np.random.default_rng(8)
     truth = rng.integers(0, 3, 12)
     ballots = np.where(rng.random((12, 20)) < 0.8, truth[:, None], rng.integers(0, 3, (12, 20)))
-    about = {"num_classes": 3, "ablation": "columns:1", "image_size": (1, 20)}
+    options = {"num_classes": 3, "ablation": "columns:1", "image_size": (1, 20)}
     uncertain = np.zeros((12, 20), dtype=bool)
     uncertain[::2] = rng.random((6, 20)) < 0.4
-    together = cc.certify(cc.Votes(ballots, truth, **about), "1", HARD, uncertain=uncertain)
+    together = cc.certify(cc.Votes(ballots, truth, **options), "1", HARD, uncertain=uncertain)
     for n in range(12):
         part = slice(n, n + 1)
         alone = cc.certify(
-            cc.Votes(ballots[part], truth[part], **about), "1", HARD, uncertain=uncertain[part]
+            cc.Votes(ballots[part], truth[part], **options), "1", HARD, uncertain=uncertain[part]
         )
         for name in HARD:
             assert together.min_k(name, 1)[n] == alone.min_k(name, 1)[0], name
@@ -486,8 +486,8 @@ def test_uncertain_mutants_of_one_image_are_not_those_of_the_next():
 
 def test_mutants_are_uncertain_if_named_or_close():
     truth, margins = np.zeros(1, int), np.float32([[0, 0, 1, 1, 1, 1, 1, 1, 1]])
-    about = {"num_classes": 2, "ablation": "columns:1", "image_size": (1, 9), "margins": margins}
-    votes = cc.Votes(np.zeros((1, 9), int), truth, **about)
+    options = {"num_classes": 2, "ablation": "columns:1", "image_size": (1, 9), "margins": margins}
+    votes = cc.Votes(np.zeros((1, 9), int), truth, **options)
     named = np.arange(9)[None] >= 7
     # Two and two are four of nine, which is what it takes.
     for doubts in ({"uncertain": named}, {"epsilon": 0.5}, {}):

@@ -63,7 +63,7 @@ def votes(model):
         image_size=(24, 32),
         image_ids=[f"set {n % 3}/picture {n:02d}?.png" for n in range(80)],
         class_names=NAMES,
-        about={"soft": {"temperature": 0.1, "best": 3, "cap": 1000}},
+        provenance={"soft": {"temperature": 0.1, "best": 3, "cap": 1000}},
     )
 
 
@@ -221,7 +221,7 @@ def test_its_arithmetic_is_the_librarys(page):
     for votes, terms, patch in cases:
         session = Session(votes, terms=terms)
         kind = "soft" if votes.is_soft else "hard"
-        about = session.about()
+        about = session.summary()
         certs = cc.certify(votes, patch, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau)
         height, width = votes.image_size
         asked.append(

@@ -108,7 +108,7 @@ def test_it_is_alive_and_counts(client):
 @pytest.mark.parametrize("soft", [None, SOFT], ids=["hard", "soft"])
 def test_partial_votes_are_answered_as_the_library_answers(soft):
     """Mutants that adaptive voting did not evaluate are the attacker's, for the true label and any other."""
-    question = StoppingRule.about([2], [1], Tiny.image_size)
+    question = StoppingRule.parse([2], [1], Tiny.image_size)
     partial = cc.vote(Tiny(), pictures(30), "columns:3", soft=soft, until=question)
     assert partial.known is not None
     session, kind = Session(partial), "soft" if soft else "hard"
@@ -667,7 +667,7 @@ def test_the_demo_and_its_model(tmp_path):
     manifest = json.loads((tmp_path / "votes" / "manifest.json").read_text())
     manifest["made"]["model"]["digest"] = "sha256:0"
     cc.write_votes(
-        session.votes.replace(about=manifest["made"]),
+        session.votes.replace(provenance=manifest["made"]),
         tmp_path / "of another",
     )
     with pytest.raises(CostcertError, match="not the model that cast these votes"):

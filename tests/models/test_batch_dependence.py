@@ -305,7 +305,7 @@ class TestQuantisedTorch:
         model = load_model(quantised_beforehand(0), image_size=32, mean=0.5, std=0.5)
         refuse_batch_dependence(model, IMAGES, REGIONS)
         votes = cc.vote(model, ArrayDataset("two", IMAGES, np.array([0, 3])), "columns:6/stride=5")
-        assert votes.about["model"]["digest"] == model.about()["digest"]
+        assert votes.provenance["model"]["digest"] == model.metadata()["digest"]
 
     def test_has_a_digest_that_all_its_weights_decide(self):
         network, weights = quantised_beforehand(0), quantised_beforehand(0).state_dict()

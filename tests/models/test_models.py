@@ -350,7 +350,7 @@ class TestTrainedFolder:
             model = load_model(path)
             assert (model.num_classes, model.class_names) == (3, ("a", "b", "ü"))
             assert model.ablation == COLUMNS
-            assert model.about() == {
+            assert model.metadata() == {
                 "name": card.architecture,
                 "digest": checksum,
                 "preprocessing": card.preprocessing.to_json(),
@@ -372,7 +372,7 @@ class TestTrainedFolder:
 
     def test_may_be_shown_hidden_pixels_otherwise_where_that_can_be(self, tmp_path):
         self.saved(tmp_path / "vit", architecture=VIT, hide="drop-tokens")
-        assert load_model(tmp_path / "vit", hide="black").about()["hide"] == "black"
+        assert load_model(tmp_path / "vit", hide="black").metadata()["hide"] == "black"
         self.saved(tmp_path / "strip")
         with pytest.raises(StoreError, match="'crop', which cannot become 'zero'"):
             load_model(tmp_path / "strip", hide="zero")
@@ -446,7 +446,7 @@ class TestPython:
             assert np.array_equal(mutants[:, place], IMAGES * mask)
             assert np.array_equal(logits[:, place], brightness(IMAGES * mask).astype(np.float32))
         assert (model.num_classes, model.class_names) == (3, ("r", "g", "b"))
-        assert model.about()["hide"] == "black"
+        assert model.metadata()["hide"] == "black"
 
     def test_a_function_may_ask_for_normalised_pixels(self):
         kinds = []
@@ -458,11 +458,11 @@ class TestPython:
         )
         model.logits(IMAGES, REGIONS)
         assert set(kinds) == {(np.dtype(np.float32), (32, 32, 3))}
-        assert model.about()["hide"] == "zero"
+        assert model.metadata()["hide"] == "zero"
 
     def test_the_name_of_a_function_is_recorded(self):
-        about = load_model(brightness, image_size=32).about()
-        assert (about["name"], about["digest"]) == (
+        metadata = load_model(brightness, image_size=32).metadata()
+        assert (metadata["name"], metadata["digest"]) == (
             f"python:{__name__}.brightness",
             "unknown: a Python function",
         )
@@ -475,7 +475,7 @@ class TestPython:
             load_model(plain, image_size=32)
         assert load_model(plain, image_size=32, mean=0, std=1).num_classes == 4
         model = load_model(trained, image_size=32, hide="drop-tokens")
-        assert (model.preprocessing.mean, model.about()["digest"]) == ((0.5, 0.5, 0.5), digest(trained))
+        assert (model.preprocessing.mean, model.metadata()["digest"]) == ((0.5, 0.5, 0.5), digest(trained))
 
     @pytest.mark.parametrize(
         ("function", "words"),
@@ -520,7 +520,7 @@ class TestOnnx:
         for place, region in enumerate(REGIONS):
             shown = np.where(region.columns.pixels(32)[None, None, :, None], IMAGES / 127.5 - 1, 0)
             np.testing.assert_allclose(logits[:, place], shown.mean(axis=(1, 2)) @ weights, atol=1e-5)
-        assert model.about()["digest"].startswith("sha256:")
+        assert model.metadata()["digest"].startswith("sha256:")
 
     def test_of_raw_pixels_is_shown_them_black(self, tmp_path):
         weights = onnx_file(tmp_path / "m.onnx", ["n", "h", "w", 3], TensorProto.UINT8)
@@ -529,7 +529,7 @@ class TestOnnx:
         np.testing.assert_allclose(
             model.logits(IMAGES, REGIONS)[:, 1], shown.mean(axis=(1, 2)) @ weights, rtol=1e-4
         )
-        assert model.about()["hide"] == "black"
+        assert model.metadata()["hide"] == "black"
 
     def test_says_what_is_missing(self, tmp_path):
         onnx_file(tmp_path / "m.onnx", ["n", 3, "h", "w"])
@@ -547,7 +547,7 @@ class TestOnnx:
         onnx_file(tmp_path / "half.onnx", ["n", 3, 32, 32], TensorProto.FLOAT16)
         for name, precision in (("m.onnx", "float32"), ("half.onnx", "float16")):
             model = load_model(f"onnx:{tmp_path / name}", mean=0.5, std=0.5, autocast=autocast)
-            assert (model.precision, model.about()["precision"]) == (precision, precision)
+            assert (model.precision, model.metadata()["precision"]) == (precision, precision)
 
     def test_damaged_files_are_refused(self, tmp_path):
         (tmp_path / "m.onnx").write_bytes(b"nonsense")
@@ -609,7 +609,7 @@ class TestRunning:
             self.model(Glutton(9), class_names=["a", "b"])
 
     def test_autocast_is_recorded(self):
-        assert self.model(Glutton(9), autocast=True).about()["precision"] == "bfloat16"
+        assert self.model(Glutton(9), autocast=True).metadata()["precision"] == "bfloat16"
 
     def test_repeated_runs_agree_bit_for_bit(self, trained):
         model = load_model(trained, image_size=32, hide="drop-tokens")

@@ -96,7 +96,7 @@ def test_models_that_differ_in_external_weights_alone_differ_in_their_digest(tmp
         )
     ]
     assert len({(tmp_path / name / "m.onnx").read_bytes() for name in ("one", "other weights")}) == 1
-    one, same, *others = (model.about()["digest"] for model in models)
+    one, same, *others = (model.metadata()["digest"] for model in models)
     assert one == same
     assert len({one, *others}) == 3
     expected = (IMAGES / 127.5 - 1).mean(axis=(1, 2)) @ weights + bias
@@ -108,13 +108,13 @@ def test_weights_may_not_wander_from_one_file_to_the_next(tmp_path):
     """The same bytes one after the other, divided between the files in another place."""
     weights, bias = weights_of(1)
     spelling = saved(tmp_path, weights, bias, places=("a", "b"))
-    before = opened(spelling).about()["digest"]
+    before = opened(spelling).metadata()["digest"]
     content = (tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes()
     (tmp_path / "a").write_bytes(content[:52])
     (tmp_path / "b").write_bytes(content[52:] + content[:4])
-    after = opened(spelling).about()["digest"]
+    after = opened(spelling).metadata()["digest"]
     (tmp_path / "b").write_bytes(content[52:] + content[4:8])
-    assert len({before, after, opened(spelling).about()["digest"]}) == 3
+    assert len({before, after, opened(spelling).metadata()["digest"]}) == 3
 
 
 def test_the_digest_of_a_model_in_one_file_is_that_of_the_file(tmp_path):
@@ -122,7 +122,7 @@ def test_the_digest_of_a_model_in_one_file_is_that_of_the_file(tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     (tmp_path / "m.onnx.data").write_bytes(b"of some other model")
     expected = hashlib.sha256((tmp_path / "m.onnx").read_bytes()).hexdigest()
-    assert opened(f"onnx:{tmp_path / 'm.onnx'}").about()["digest"] == f"sha256:{expected}"
+    assert opened(f"onnx:{tmp_path / 'm.onnx'}").metadata()["digest"] == f"sha256:{expected}"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_weights_are_fetched_with_the_model(tmp_path):
         for name in ("m.onnx", "deep/er/a.bin", "b"):
             (locate("memory://bucket/models") / name).put(tmp_path / name)
         there = opened("onnx:memory://bucket/models/m.onnx")
-        assert there.about()["digest"] == here.about()["digest"]
+        assert there.metadata()["digest"] == here.metadata()["digest"]
         assert np.array_equal(there.logits(IMAGES, REGIONS), here.logits(IMAGES, REGIONS))
         (locate("memory://bucket/models") / "b").unlink()
         with pytest.raises(CostcertError, match="keeps weights in memory://bucket/models/b, which is not"):

@@ -30,7 +30,7 @@ NORMAL = Preprocessing(SIZE, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpo
 
 def noted_by(model):
     """What a manifest keeps of it."""
-    return json.loads(json.dumps(dict(model.about())))
+    return json.loads(json.dumps(dict(model.metadata())))
 
 
 def again(spelling, noted, **more):

@@ -26,7 +26,7 @@ def test_shipped_models_load(name, classes, side):
     model = cc.load_model(f"shipped:{name}")
     assert (model.num_classes, model.image_size) == (classes, (side, side))
     card = json.loads((model_folder(f"shipped:{name}") / "model.json").read_text())
-    assert model.about()["digest"] == card["weights"]
+    assert model.metadata()["digest"] == card["weights"]
     size = sum(path.stat().st_size for path in model_folder(f"shipped:{name}").iterdir())
     assert size < 10_000_000
     assert "/tmp" not in json.dumps(card)

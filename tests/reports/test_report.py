@@ -46,7 +46,7 @@ def run_folder(tmp_path_factory):
         image_ids=[f"picture-{n:03d}" for n in range(90)],
         class_names=NAMES,
         hide="crop",
-        about={
+        provenance={
             "model": {
                 "name": "made up",
                 "digest": "sha256:0",
@@ -233,7 +233,7 @@ def test_published_numbers_stand_beside_ours(tmp_path):
         num_classes=43,
         ablation="columns:4",
         image_size=32,
-        about={"data": {"name": "torchvision:GTSRB", "split": "test"}},
+        provenance={"data": {"name": "torchvision:GTSRB", "split": "test"}},
     )
     certificates = cc.certify(votes, [cc.Square(2), cc.Square(5)])
     cc.write_certificates(certificates, tmp_path / "certs", votes=votes)

@@ -49,13 +49,13 @@ def test_votes_come_back_as_they_went(tmp_path, shard_size):
         margins=RNG.random((10, 12)),
         image_ids=[f"ü{n}" for n in range(10)],
         class_names=list("abcde"),
-        about={"model": "none"},
+        provenance={"model": "none"},
     )
     cc.write_votes(votes, tmp_path / "votes", shard_size=shard_size)
     back = cc.read_votes(tmp_path / "votes")
     for name in ("ballots", "truth", "margins", "image_ids"):
         assert np.array_equal(getattr(votes, name), getattr(back, name)), name
-    assert (back.class_names, dict(back.about)) == (votes.class_names, {"model": "none"})
+    assert (back.class_names, dict(back.provenance)) == (votes.class_names, {"model": "none"})
     assert (back.ablation, back.image_size, back.num_classes) == (votes.ablation, (4, 12), 5)
 
 
@@ -95,7 +95,7 @@ def test_a_second_run_writes_only_what_is_missing(tmp_path):
 
 def test_another_run_into_the_same_folder_is_refused(tmp_path):
     cc.write_votes(hard_votes(), tmp_path / "votes")
-    other = hard_votes(about={"model": "another"})
+    other = hard_votes(provenance={"model": "another"})
     with pytest.raises(
         cc.CostcertError, match=r'holds another run: its made\.model is null, this run.s is "another"'
     ):

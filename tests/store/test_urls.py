@@ -244,7 +244,7 @@ class TestInMemory:
         assert written == ["shard-00002.parquet"]
         assert content(memory / "votes") == before
         with pytest.raises(CostcertError, match="holds another run: its made"):
-            cc.write_votes(some_votes(about={"model": "x"}), memory / "votes", shard_size=3)
+            cc.write_votes(some_votes(provenance={"model": "x"}), memory / "votes", shard_size=3)
 
     def test_reading_a_shard_opens_that_shard_alone(self, memory, monkeypatch):
         cc.write_votes(some_votes(), memory / "votes", shard_size=3)
@@ -275,7 +275,7 @@ class TestInMemory:
         there = cc.parse_dataset("folder:memory://bucket/photos")
         cats = ["cat/10.png", "cat/2.png", "cat/a.png", "cat/a/0.png"]
         assert there.ids == here.ids == [*cats, "dog/z.PNG", "emu/1.png", "fox/1.png"]
-        assert there.about() == here.about()
+        assert there.metadata() == here.metadata()
         assert all(np.array_equal(here.image(row), there.image(row)) for row in range(len(here)))
         assert listed == ["photos"]
         # Of folders that are splits, the one asked for.
@@ -322,7 +322,7 @@ class TestInMemory:
             cc.parse_dataset(f"npz:{tmp_path / 'x.npz'}"),
             cc.parse_dataset("npz:memory://bucket/data/x.npz"),
         )
-        assert here.about() == there.about()
+        assert here.metadata() == there.metadata()
         assert np.array_equal(cc.parse_dataset("idx:memory://bucket/data").images, images)
         with pytest.raises(CostcertError, match=r"did you mean 'npz:memory://bucket/data/x\.npz'"):
             cc.parse_dataset("memory://bucket/data/x.npz")
@@ -433,7 +433,7 @@ class TestInMemory:
         for name, whole in content(memory / "model").items():
             (tmp_path / "model" / name).write_bytes(whole)
         here, there = cc.load_model(tmp_path / "model"), cc.load_model("memory://bucket/model/")
-        assert here.about() == there.about()
+        assert here.metadata() == there.metadata()
         with pytest.raises(
             CostcertError, match=r"the checkpoint memory://bucket/w\.safetensors is not there"
         ):
@@ -485,7 +485,7 @@ class TestInAStore:
     def test_a_folder_of_images(self, s3, photos):
         upload(photos, s3 / "photos")
         here, there = cc.parse_dataset(f"folder:{photos}"), cc.parse_dataset(f"folder:{s3}/photos")
-        assert there.about() == here.about()
+        assert there.metadata() == here.metadata()
         votes = [vote(Tiny(), data, "columns:3").ballots for data in (here, there)]
         assert np.array_equal(*votes)
 

@@ -670,7 +670,7 @@ def test_an_uncertain_mutant_changes_a_certificate_and_epsilon_covers_it():
     alone = cc.Votes(ballots, data.labels, margins=margins, **world)
     other = together.ballots != alone.ballots
     assert other.sum(axis=0).tolist() == [0] * 7 + [8]
-    epsilon = together.about["probe"]["epsilon"]
+    epsilon = together.provenance["probe"]["epsilon"]
     careless = [cc.certify(votes, patch).min_k("costcert", patch) for votes in (alone, together)]
     assert (data.labels == 1).any()
     assert [set(min_k[data.labels == 1]) for min_k in careless] == [{1}, {2}]
@@ -751,7 +751,7 @@ def test_ballots_of_a_real_network_flip_within_the_probe_or_not_at_all(sample_vo
     finally:
         torch.set_num_threads(before)
     margins, other = stored.margins[rows], again.ballots != stored.ballots[rows]
-    epsilon, moved = stored.about["probe"]["epsilon"], np.abs(again.margins - margins)[~other].max()
+    epsilon, moved = stored.provenance["probe"]["epsilon"], np.abs(again.margins - margins)[~other].max()
     print(
         f"{other.sum()} of {other.size} flips; margins moved by up to {moved:.2g}, epsilon is {epsilon:.2g}"
     )

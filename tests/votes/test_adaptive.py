@@ -38,7 +38,7 @@ def test_every_mutant_has_its_turn_once(mutants):
 def test_the_answer_is_that_of_all_ballots(seed, sides, ks, soft, ablation):
     model, data = Tiny(seed), pictures(12, seed)
     whole = vote(model, data, ablation, soft=soft)
-    asked = vote(model, data, ablation, soft=soft, until=StoppingRule.about(sides, ks, model.image_size))
+    asked = vote(model, data, ablation, soft=soft, until=StoppingRule.parse(sides, ks, model.image_size))
     full, part = (cc.certify(votes, sides, ["costcert"]) for votes in (whole, asked))
     for side in sides:
         # Never a better promise than all ballots give, and the same one where it was asked for.
@@ -64,7 +64,7 @@ def test_easy_questions_take_few_passes():
 
     data = pictures(6)
     data.labels[:] = 1
-    votes = vote(Sure(), data, "columns:1", until=StoppingRule.about([1], [1], (6, 8)))
+    votes = vote(Sure(), data, "columns:1", until=StoppingRule.parse([1], [1], (6, 8)))
     assert votes.known is not None
     assert votes.known.sum(axis=1).max() <= 6
 
@@ -113,7 +113,7 @@ def test_what_needs_all_ballots_says_so():
 
 def test_partial_votes_on_disk(tmp_path):
     model, data = Tiny(3), pictures(30, 3)
-    question = StoppingRule.about([2], [1, 2], model.image_size)
+    question = StoppingRule.parse([2], [1, 2], model.image_size)
     folder = vote(model, data, "columns:2", until=question, out=tmp_path / "votes", shard_size=7)
     back, there = cc.read_votes(tmp_path / "votes"), vote(model, data, "columns:2", until=question)
     assert (back.known == there.known).all()

@@ -92,7 +92,7 @@ def test_the_manifest_says_how_the_votes_were_made(tmp_path):
     assert manifest["class_names"] == list("abcd")
     made = manifest["made"]
     # How pixels are hidden stands in one place.
-    assert {**made["model"], "hide": manifest["classifier"]["hide"]} == Tiny().about()
+    assert {**made["model"], "hide": manifest["classifier"]["hide"]} == Tiny().metadata()
     assert made["data"] == {"name": "pictures", "split": None, "images": 10, "digest": data.digest()}
     assert manifest["classifier"]["soft"] == {"temperature": 0.5, "best": 2, "cap": 1000}
     assert manifest["classifier"]["ablation"] == ABLATION
@@ -302,7 +302,7 @@ def test_a_probe_is_measured_once_and_kept(tmp_path):
     vote(**ask)
     assert ask["model"].asked == []
     assert (tmp_path / "manifest.json").read_bytes() == manifest
-    assert vote(Tiny(), pictures(), ABLATION, probe=True).about["probe"]["epsilon"] == 0
+    assert vote(Tiny(), pictures(), ABLATION, probe=True).provenance["probe"]["epsilon"] == 0
 
 
 def request(tmp_path, **more):
@@ -463,5 +463,5 @@ def test_a_trained_folder_votes_on_the_sample(tmp_path):
     votes = cc.read_votes(tmp_path / "votes")
     assert (len(votes), votes.num_mutants, str(votes.ablation)) == (30, 28, "columns:4")
     assert votes.class_names[9] == "Ankle boot"
-    assert 0 <= votes.about["probe"]["epsilon"] < 0.01
+    assert 0 <= votes.provenance["probe"]["epsilon"] < 0.01
     assert cc.certify(votes, "2%").min_k("costcert", "2%").shape == (30,)

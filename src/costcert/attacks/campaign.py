@@ -86,14 +86,14 @@ def attack(
     )
     campaign.begin(shard_size)
     campaign.share()
-    tell = progress or (lambda done, images: None)
+    on_progress = progress or (lambda done, images: None)
     missing = campaign.missing()
     done = campaign.num_images - sum(map(campaign.shard_length, missing))
-    tell(done, campaign.num_images)
+    on_progress(done, campaign.num_images)
     for number in missing:
         campaign.make(number)
         done += campaign.shard_length(number)
-        tell(done, campaign.num_images)
+        on_progress(done, campaign.num_images)
     campaign.seal(missing)
     return campaign.results()
 
@@ -128,9 +128,9 @@ class Campaign:
         self.num_images = len(dataset)
         classifier = self.judge.classifier
         self.placements = Placements(classifier.ablation, wanted, model.image_size)
-        self.about: dict[str, Any] = {
+        self.provenance: dict[str, Any] = {
             # It also sees to it that a label means the same to the model and to the data.
-            **VoteCollector(model, dataset, classifier.ablation, soft=classifier.soft).about(),
+            **VoteCollector(model, dataset, classifier.ablation, soft=classifier.soft).provenance(),
             "classifier": classifier.to_json(),
             "patch": str(wanted),
             "k": k,
@@ -145,7 +145,7 @@ class Campaign:
         if self.effort.steps or self.universal:
             self._refuse_without_gradients()
         manifest = {"format": "costcert attack", "version": VERSION, "images": self.num_images}
-        join_manifest(self.folder, {**manifest, "shard_size": size, **self.about}, "attack", VERSION)
+        join_manifest(self.folder, {**manifest, "shard_size": size, **self.provenance}, "attack", VERSION)
         sweep(self.folder)
         refuse_evidence(self.folder)
 
@@ -171,13 +171,15 @@ class Campaign:
         clean, votes = self._asked(rows)
         rngs = [self._rng(name) for name in votes.image_ids]
         shard = Shard(self.judge, self.placements, self.k, self.effort, clean, votes, rngs)
-        inspector = Inspector(self.judge, self.placements, clean, votes, shard.min_k, self.folder, self.about)
+        inspector = Inspector(
+            self.judge, self.placements, clean, votes, shard.min_k, self.folder, self.provenance
+        )
         shard.attacked(inspector, self._shared).write(self.folder, number)
 
     def seal(self, made: Sequence[int]) -> None:
         """Sum up a complete folder."""
         summary = self.results(pixels=False).summary(self.k)
-        write_json(self.folder / SUMMARY, {**summary, **self.about})
+        write_json(self.folder / SUMMARY, {**summary, **self.provenance})
 
     def results(self, *, pixels: bool = True) -> AttackResults:
         """What a complete folder holds."""

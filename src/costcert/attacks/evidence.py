@@ -44,7 +44,7 @@ class Inspector:
         clean, votes: the images, and their votes.
         min_k: what is certified: the true label stays in the top `min_k`.
         folder: for evidence.
-        about: how the attack was run, model and all.
+        provenance: how the attack was run, model and all.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Inspector:
         votes: Votes,
         min_k: Positions,
         folder: Location,
-        about: Mapping[str, Any],
+        provenance: Mapping[str, Any],
     ) -> None:
         self.judge, self.placements = judge, placements
         self.clean, self.votes, self.min_k = clean, votes, min_k
-        self.folder, self.about = folder, about
+        self.folder, self.provenance = folder, provenance
 
     def verify(self, attempts: Sequence[Attempt | None]) -> tuple[Pixels, Votes, Positions]:
         """For one attempt an image: whole pixels, the votes of all their mutants, and the positions.
@@ -142,7 +142,7 @@ class Inspector:
             "position_after": position,
             "scores_before": self.judge.deployed.scores(before)[0].tolist(),
             "scores_after": self.judge.deployed.scores(now)[0].tolist(),
-            "run": dict(self.about),
+            "run": dict(self.provenance),
         }
         write_json(folder / CASE, content)
 

@@ -69,8 +69,8 @@ class _Prepared(Classifier):
     def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
         return self._model.logits(images, regions)
 
-    def about(self) -> Mapping[str, Any]:
-        return self._model.about()
+    def metadata(self) -> Mapping[str, Any]:
+        return self._model.metadata()
 
 
 def rewritten(

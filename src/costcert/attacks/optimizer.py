@@ -198,5 +198,5 @@ def mutants_at_once(model: TorchClassifier, placements: Placements) -> int:
 
 def no_gradients(judge: Judge) -> CostcertError:
     return CostcertError(
-        f"{judge.model.about()['name']} gives no gradients to climb: pass --steps 0 to try random pixels only"
+        f"{judge.model.metadata()['name']} has no gradients: pass --steps 0 to try random pixels only"
     )

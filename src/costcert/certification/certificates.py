@@ -28,7 +28,7 @@ class Certificates:
     Args:
         results: (rank, min_k), both [N], by (defender name, patch in pixels).
         classifier: what they are about; each of the defenders ranks its ballots.
-        about: what else was asked; goes into the manifest.
+        metadata: what else was asked; goes into the manifest.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Certificates:
         num_classes: int,
         image_size: ImageSize,
         classifier: Defence,
-        about: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._results = dict(results)
         self.image_ids = image_ids
         self.num_classes = num_classes
         self.image_size = image_size
         self.classifier = classifier
-        self.about: Mapping[str, Any] = MappingProxyType(dict(about or {}))
+        self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
 
     @classmethod
     def joined(cls, parts: Sequence[Certificates]) -> Certificates:
@@ -66,7 +66,7 @@ class Certificates:
             num_classes=first.num_classes,
             image_size=first.image_size,
             classifier=first.classifier,
-            about=first.about,
+            metadata=first.metadata,
         )
 
     def select(
@@ -83,7 +83,7 @@ class Certificates:
             num_classes=self.num_classes,
             image_size=self.image_size,
             classifier=self.classifier,
-            about=self.about,
+            metadata=self.metadata,
         )
 
     def __len__(self) -> int:

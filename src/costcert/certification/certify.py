@@ -73,7 +73,7 @@ def certify(
         num_classes=votes.num_classes,
         image_size=votes.image_size,
         classifier=classifier,
-        about={
+        metadata={
             "epsilon": epsilon,
             "tau": tau,
             **({} if uncertain is None else {"uncertain": "mutants that the caller named"}),

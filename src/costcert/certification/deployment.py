@@ -65,7 +65,7 @@ class Deployed:
             )
         fitting = None if patch is None else concrete(patch, model.image_size)
         mask = fitting if masks else None
-        self._deploy(model, Defence(kept, model.about().get("hide"), soft, defender, mask, ties))
+        self._deploy(model, Defence(kept, model.metadata().get("hide"), soft, defender, mask, ties))
 
     @classmethod
     def of(cls, model: Classifier, classifier: Defence) -> Deployed:
@@ -108,7 +108,7 @@ class Deployed:
         self.model, self.classifier = model, classifier
         self._tried_out = False
         self.defender = find(classifier.defender)
-        hide = model.about().get("hide")
+        hide = model.metadata().get("hide")
         if hide != classifier.hide:
             raise CostcertError(
                 f"this model is shown hidden pixels as {hide!r}, but the classifier as {classifier.hide!r}: "

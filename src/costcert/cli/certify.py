@@ -135,13 +135,13 @@ class _Work:
 
     def shards(self, numbers: Sequence[int]) -> Iterator[Certificates]:
         """Certificates of these shards, in order, with a progress bar on the error stream."""
-        with bar("certifying") as tell:
+        with bar("certifying") as on_progress:
             done = self.source.num_images - sum(self.source.shard_length(number) for number in numbers)
             for number in numbers:
                 votes = self.source.shard(number)
                 parts = []
                 for start in range(0, len(votes), _STEP):
-                    tell(done, self.source.num_images)
+                    on_progress(done, self.source.num_images)
                     parts.append(self.certify(votes.take(slice(start, start + _STEP))))
                     done += len(parts[-1])
                 yield Certificates.joined(parts)

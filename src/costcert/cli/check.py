@@ -92,8 +92,8 @@ def run(request: Request) -> bool:
                     replay = Replay(request, voted)
                     console.print(f"Weights: {request.model} has those that voted")
                     if ballots is not None and request.replay is not None:
-                        with bar("voting again") as tell:
-                            problems += replay.problems(console, ballots.ids(), ballots.images, tell)
+                        with bar("voting again") as on_progress:
+                            problems += replay.problems(console, ballots.ids(), ballots.images, on_progress)
             except OtherModelError as error:
                 problems.append(str(error))
     for problem in problems[:_SHOWN]:
@@ -278,7 +278,7 @@ def _derived(console: Console, request: Request, certificates: Stored, ballots: 
         chosen = sorted(random.Random(request.seed).sample(chosen, request.sample))  # noqa: S311
     rows = ballots.images(chosen)
     problems: list[str] = []
-    with bar("checking") as tell:
+    with bar("checking") as on_progress:
         done = 0
         for shard, numbers in _by_shard(chosen, size):
             length = min(size, images - shard * size)
@@ -288,7 +288,7 @@ def _derived(console: Console, request: Request, certificates: Stored, ballots: 
                 return [f"shard {shard} holds {len(table)} certificates, not {length * len(cases)}"]
             for number in numbers:
                 row = next(rows)
-                tell(done, len(chosen))
+                on_progress(done, len(chosen))
                 done += 1
                 for at, (defender, patch) in enumerate(cases):
                     place = at * length + number

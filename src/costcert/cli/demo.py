@@ -56,8 +56,8 @@ def run(request: Request) -> None:
         f"kinds) and a small network that sees 4 of the 28 columns at a time. Each image is asked "
         f"{mutants} times, once per strip; the answers are counted as votes.\n"
     )
-    with bar("voting") as tell:
-        votes = vote(model, data, ablation, soft=SOFT, progress=tell)
+    with bar("voting") as on_progress:
+        votes = vote(model, data, ablation, soft=SOFT, progress=on_progress)
     hard = certify(votes.hard(), PATCHES)
     soft = certify(votes, PATCHES, ["costcert"])
     headings = {

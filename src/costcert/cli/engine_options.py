@@ -68,25 +68,25 @@ class Folder(Protocol):
 AnyFolder = TypeVar("AnyFolder", bound=Folder)
 
 
-def spread(how: EngineOptions, job: Job, doing: str, *, begin: Callable[[], AnyFolder]) -> AnyFolder:
+def spread(options: EngineOptions, job: Job, doing: str, *, begin: Callable[[], AnyFolder]) -> AnyFolder:
     """Have the missing shards made; of several processes side by side the first one ends the work."""
-    engine = find_engine(how.engine)
-    options = parse_options(how.options)
+    engine = find_engine(options.engine)
+    engine_options = parse_options(options.options)
     source = begin()
     missing = source.missing()
     done = source.num_images - sum(source.shard_length(number) for number in missing)
     rank, _ = rank_and_world_size()
-    with bar(doing) as tell:
-        tell(done, source.num_images)
+    with bar(doing) as on_progress:
+        on_progress(done, source.num_images)
 
         def one_more(number: int) -> None:
             nonlocal done
             done += source.shard_length(number)
-            tell(done, source.num_images)
+            on_progress(done, source.num_images)
 
         # Engines write logs to files of this machine.
         logs = source.folder.with_name("costcert-jobs") if isinstance(source.folder, Path) else None
-        resources = Resources(how.workers, how.cpus or 1, how.gpus or 0, options, logs)
+        resources = Resources(options.workers, options.cpus or 1, options.gpus or 0, engine_options, logs)
         engine(job, missing, resources, one_more)
         if rank == 0:
             wait_until(lambda: not source.missing())

@@ -144,7 +144,7 @@ def _pictures(votes: Votes, request: Request) -> Pictures | None:
     from costcert.explorer.pictures import Pictures
     from costcert.models.preprocessing import Preprocessing
 
-    known = str((votes.about.get("data") or {}).get("name"))
+    known = str((votes.provenance.get("data") or {}).get("name"))
     # The sample is always at hand, also where only part of it voted.
     spelling = request.data or ("sample" if known.partition(" ")[0] == "sample" else None)
     if spelling is None:
@@ -152,13 +152,13 @@ def _pictures(votes: Votes, request: Request) -> Pictures | None:
     data = parse_dataset(spelling, request.split or "test")
     if not set(data.ids).intersection(votes.image_ids.tolist()):
         raise CostcertError(f"{spelling} has none of the images that voted: pass the data of these votes")
-    settings = (votes.about.get("model") or {}).get("preprocessing")
-    how = Preprocessing.from_json(settings) if settings else Preprocessing(votes.image_size)
-    return Pictures(data, how.prepare)
+    settings = (votes.provenance.get("model") or {}).get("preprocessing")
+    preprocessing = Preprocessing.from_json(settings) if settings else Preprocessing(votes.image_size)
+    return Pictures(data, preprocessing.prepare)
 
 
 def _name(votes: Votes, source: Location) -> str:
-    return str((votes.about.get("data") or {}).get("name") or source.name)
+    return str((votes.provenance.get("data") or {}).get("name") or source.name)
 
 
 def _demo(request: Request) -> tuple[Session, Deployed]:
@@ -177,8 +177,8 @@ def _demo(request: Request) -> tuple[Session, Deployed]:
     with as_file(files("costcert") / "sample" / "model") as folder:
         model = load_model(folder)
     assert model.ablation is not None
-    with bar("voting") as tell:
-        votes = vote(model, data, model.ablation, soft=SOFT, progress=tell)
+    with bar("voting") as on_progress:
+        votes = vote(model, data, model.ablation, soft=SOFT, progress=on_progress)
     session = Session(votes, name="the demo's clothes", pictures=Pictures(data, model.prepare))
     return session, Deployed(model, model.ablation, soft=SOFT)
 

@@ -45,10 +45,10 @@ def bar(doing: str) -> Iterator[Tell]:
     ) as progress:
         task = progress.add_task(doing, total=None)
 
-        def tell(done: int, images: int) -> None:
+        def on_progress(done: int, images: int) -> None:
             progress.update(task, completed=done, total=images)
 
-        yield tell
+        yield on_progress
 
 
 class _Rate(ProgressColumn):
@@ -61,7 +61,7 @@ def _log(console: Console, doing: str) -> Tell:
     began: tuple[float, int] | None = None
     said = time.monotonic()
 
-    def tell(done: int, images: int) -> None:
+    def on_progress(done: int, images: int) -> None:
         nonlocal began, said
         now = time.monotonic()
         # What was done before this run says nothing about its speed.
@@ -73,7 +73,7 @@ def _log(console: Console, doing: str) -> Tell:
         left = timedelta(seconds=round((images - done) / speed))
         console.print(f"{doing}: {done:,} of {images:,} images, {_per_second(speed)}, {left} left")
 
-    return tell
+    return on_progress
 
 
 def _per_second(speed: float) -> str:

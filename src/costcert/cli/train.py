@@ -79,8 +79,8 @@ def run(request: Request) -> None:
         "hide": mutants.view.hide,
         "preprocessing": preprocessing.to_json(),
         "start": digest(mutants.network),
-        "data": train.about(),
-        "validation": None if validation is None else validation.about(),
+        "data": train.metadata(),
+        "validation": None if validation is None else validation.metadata(),
         "recipe": recipe.to_json(),
     }
     trainer = Trainer(
@@ -112,12 +112,12 @@ def run(request: Request) -> None:
             f"{100 * epoch.accuracy:.1f} %{checked}"
         )
 
-    with bar("training") as tell:
+    with bar("training") as on_progress:
         network = trainer.fit(
             train,
             validation,
             after_epoch=after_epoch,
-            after_images=lambda done: tell(done, len(train) * recipe.epochs),
+            after_images=lambda done: on_progress(done, len(train) * recipe.epochs),
         )
     training = {
         "command": "costcert " + " ".join(sys.argv[1:]),

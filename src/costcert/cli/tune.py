@@ -31,14 +31,14 @@ def run(request: Request) -> None:
     console = Console(highlight=False)
     votes = read_votes(request.votes)
     patches = parse_list(request.patches)
-    with bar("tuning") as tell:
+    with bar("tuning") as on_progress:
         found = tune(
             votes,
             patches,
             parse_ks(request.ks),
             most_passes=request.most_passes,
             temperature=request.temperature,
-            progress=tell,
+            progress=on_progress,
         )
     out = request.out or request.votes.with_name(TUNED)
     if out.is_dir() or out.suffix != ".json":

@@ -67,7 +67,7 @@ def run(request: Request) -> None:
     if request.engine.is_spread:
         return _run_spread(request)
     model, dataset, ablation, soft = loaded(request)
-    with bar("voting") as tell:
+    with bar("voting") as on_progress:
         folder = vote(
             model,
             dataset,
@@ -78,7 +78,7 @@ def run(request: Request) -> None:
             skip_corrupt=request.skip_corrupt,
             until=_stopping_rule(request, model),
             probe=request.probe,
-            progress=tell,
+            progress=on_progress,
         )
     return _summary(folder)
 
@@ -160,7 +160,7 @@ def _stopping_rule(request: Request, model: Classifier) -> StoppingRule | None:
         return None
     if request.patches is None:
         raise CostcertError("--adaptive asks until something is decided: say what by --patch and --k")
-    return StoppingRule.about(parse_list(request.patches), parse_ks(request.ks), model.image_size)
+    return StoppingRule.parse(parse_list(request.patches), parse_ks(request.ks), model.image_size)
 
 
 def parse_soft(text: str) -> Soft:

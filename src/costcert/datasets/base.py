@@ -117,7 +117,7 @@ class Dataset(ABC):
         total.update(pixels)
         return total.hexdigest()
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """For the manifest."""
         return {"name": self.name, "split": self.split, "images": len(self), "digest": self.digest()}
 

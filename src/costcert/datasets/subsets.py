@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Subset(Dataset):
     """Some images of another data set."""
 
-    def __init__(self, whole: Dataset, indices: Sequence[int], how: str) -> None:
+    def __init__(self, whole: Dataset, indices: Sequence[int], description: str) -> None:
         super().__init__(
-            f"{whole.name} ({how})",
+            f"{whole.name} ({description})",
             [whole.ids[index] for index in indices],
             whole.labels[list(indices)],
             class_names=whole.class_names,

@@ -57,9 +57,9 @@ class Resources:
 
 class Engine(Protocol):
     def __call__(
-        self, job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]
+        self, job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]
     ) -> None:
-        """Make these shards; `tell` hears of each that is done."""
+        """Make these shards; `on_done` is called with each that is done."""
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, str]:

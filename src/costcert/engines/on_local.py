@@ -9,14 +9,14 @@ from costcert.engines.base import Job, Resources
 from costcert.errors import CostcertError
 
 
-def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]) -> None:
+def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]) -> None:
     rank, ranks = rank_and_world_size()
     make = job.open()
     for shard in shards:
         # By its number and not by its place in the list: all of us agree on whose it is, whatever is missing.
         if shard % ranks == rank:
             make(shard)
-            tell(shard)
+            on_done(shard)
 
 
 def rank_and_world_size() -> tuple[int, int]:

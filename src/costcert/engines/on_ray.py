@@ -16,7 +16,7 @@ from costcert.engines.base import Job, Losses, Portable, Resources, explained, t
 from costcert.errors import CostcertError
 
 
-def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]) -> None:
+def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with explained("ray", "ray"):
         import ray
@@ -36,7 +36,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[i
                 f"no Ray cluster answers at {address!r}: {str(error).splitlines()[0]}"
             ) from None
     try:
-        WorkerPool(ray, Portable.packed(job), list(shards), resources, tell).work()
+        WorkerPool(ray, Portable.packed(job), list(shards), resources, on_done).work()
     finally:
         if ours:
             ray.shutdown()
@@ -59,9 +59,9 @@ class WorkerPool:
     """
 
     def __init__(
-        self, ray: Any, job: Portable, shards: list[int], resources: Resources, tell: Callable[[int], None]
+        self, ray: Any, job: Portable, shards: list[int], resources: Resources, on_done: Callable[[int], None]
     ) -> None:
-        self._ray, self._tell = ray, tell
+        self._ray, self._on_done = ray, on_done
         self._job = ray.put(job)
         self._waiting = shards[::-1]
         room = ray.cluster_resources()
@@ -70,8 +70,8 @@ class WorkerPool:
         self._most = min(resources.workers or max(1, fits), len(shards))
         self._losses = Losses("Ray", self._most)
         # Without this Ray has numpy use as many threads as a worker has cores, and other bytes come out.
-        how = {"runtime_env": {"env_vars": threads_of_numpy()}}
-        self._actor = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, **how)(_Worker)
+        kwargs = {"runtime_env": {"env_vars": threads_of_numpy()}}
+        self._actor = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, **kwargs)(_Worker)
         self._starting: dict[Any, Any] = {}
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, int]] = {}
@@ -109,4 +109,4 @@ class WorkerPool:
             return
         self._idle.append(worker)
         if shard is not None:
-            self._tell(shard)
+            self._on_done(shard)

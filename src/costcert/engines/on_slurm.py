@@ -22,14 +22,14 @@ _PATIENCE = 0.5
 _GRACE = 2.0
 
 
-def run(job: Job, shards: Sequence[int], resources: Resources, tell: Callable[[int], None]) -> None:
+def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]) -> None:
     workers = min(resources.workers or len(shards), len(shards))
     if workers:
         executor = _executor(resources)
         # Every so-manyth shard each, so that all have as much to do.
         shares = [list(shards[at::workers]) for at in range(workers)]
         with _environment(threads_of_numpy()):
-            WorkerPool(executor, Portable.packed(job), shares, tell).work()
+            WorkerPool(executor, Portable.packed(job), shares, on_done).work()
 
 
 def _executor(resources: Resources) -> Any:
@@ -70,9 +70,9 @@ class WorkerPool:
     """Jobs at work, each with its share of the shards, which it makes in order."""
 
     def __init__(
-        self, executor: Any, job: Portable, shares: Sequence[list[int]], tell: Callable[[int], None]
+        self, executor: Any, job: Portable, shares: Sequence[list[int]], on_done: Callable[[int], None]
     ) -> None:
-        self._executor, self._job, self._tell = executor, job, tell
+        self._executor, self._job, self._on_done = executor, job, on_done
         self._losses = Losses("SLURM", len(shares))
         jobs = executor.map_array(_make, [job] * len(shares), shares)
         self._working = dict(enumerate(jobs))
@@ -95,7 +95,7 @@ class WorkerPool:
         ended = job.done()
         share = self._shares[number]
         while share and self._job.there(share[0]):
-            self._tell(share.pop(0))
+            self._on_done(share.pop(0))
         if not ended:
             return
         if not job.paths.result_pickle.exists():
@@ -114,7 +114,7 @@ class WorkerPool:
             raise refused
         del self._working[number]
         for shard in share:
-            self._tell(shard)
+            self._on_done(shard)
 
     def _lose(self, number: int, why: str) -> None:
         """A job died: another one makes what it did not."""

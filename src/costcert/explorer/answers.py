@@ -30,17 +30,17 @@ def certified_ballots(session: Session, question: BallotsQuestion) -> dict[str, 
 
 def _own_votes(session: Session, question: BallotsQuestion) -> Votes:
     shown = session.votes
-    about: dict[str, Any] = {
+    shape: dict[str, Any] = {
         "num_classes": question.num_classes or shown.num_classes,
         "ablation": shown.ablation if question.ablation is None else parse_ablation(question.ablation),
         "image_size": shown.image_size if question.image_size is None else tuple(question.image_size),
     }
     truth = np.array([question.label])
     if question.labels is None or question.units is None:
-        return Votes(np.array([question.ballots]), truth, **about)
+        return Votes(np.array([question.ballots]), truth, **shape)
     if question.cap is not None:
-        about["cap"] = question.cap
-    return Votes.soft([question.labels], [question.units], truth, **about)
+        shape["cap"] = question.cap
+    return Votes.soft([question.labels], [question.units], truth, **shape)
 
 
 def predicted(

@@ -102,7 +102,7 @@ def create_app(
     @app.get("/about")
     async def about() -> dict[str, Any]:
         """What is shown: geometry, classes, defenders."""
-        return {**await arithmetic.run(session.about), "upload": deployed is not None}
+        return {**await arithmetic.run(session.summary), "upload": deployed is not None}
 
     @app.get("/images")
     async def images() -> dict[str, Any]:

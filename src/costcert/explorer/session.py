@@ -127,7 +127,7 @@ class Session:
             raise UnknownImageError(f"no image is called {image[:80]!r}")
         return self._rows[image]
 
-    def about(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """All that the page needs to know before it asks for an image."""
         votes = self.votes
         height, width = votes.image_size
@@ -175,7 +175,7 @@ class Session:
 
     @property
     def model_name(self) -> str | None:
-        made: Mapping[str, Any] = self.votes.about.get("model") or {}
+        made: Mapping[str, Any] = self.votes.provenance.get("model") or {}
         return str(made["name"]) if made.get("name") else None
 
     def images(self) -> dict[str, Any]:

@@ -109,14 +109,14 @@ def one_more(words: Words, near: Indices, choices: Indices) -> tuple[Words, Indi
     return unions[keep], made[keep]
 
 
-def _walkable(cases: int, about: str = "") -> None:
+def _walkable(cases: int, prefix: str = "") -> None:
     if cases > MOST_CASES:
-        raise TooLongError(f"{about}{cases:,}, and at most {MOST_CASES:,} are tried")
+        raise TooLongError(f"{prefix}{cases:,}, and at most {MOST_CASES:,} are tried")
 
 
-def _joinable(cases: int, count: int, words: Words, about: str = "") -> None:
+def _joinable(cases: int, count: int, words: Words, prefix: str = "") -> None:
     if cases * (count + 1) * words.size > MOST_JOINED:
-        raise TooLongError(f"{about}{cases:,} for {count} {'patch' if count == 1 else 'patches'} alone")
+        raise TooLongError(f"{prefix}{cases:,} for {count} {'patch' if count == 1 else 'patches'} alone")
 
 
 def _filled_up(chosen: Indices, times: int) -> Indices:

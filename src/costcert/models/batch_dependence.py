@@ -42,7 +42,7 @@ def refuse_batch_dependence(model: Classifier, images: Pixels, regions: Sequence
     moved = max(_largest_movement(alone, other) for other in together)
     if moved <= allowed:
         return
-    name = model.about().get("name", type(model).__name__)
+    name = model.metadata().get("name", type(model).__name__)
     again = _largest_movement(alone, _one_by_one(model, images, regions))
     if again > allowed:
         raise CostcertError(

@@ -96,8 +96,8 @@ def fitting(network: nn.Module, weights: Weights) -> Weights:
 
 def head_name(network: nn.Module) -> str | None:
     """The name of the layer that gives the logits, where the network tells."""
-    tell = getattr(network, "get_classifier", None)
-    head = tell() if callable(tell) else None
+    get_head = getattr(network, "get_classifier", None)
+    head = get_head() if callable(get_head) else None
     head = head[0] if isinstance(head, tuple) else head
     return next((name for name, module in network.named_modules() if module is head), None)
 

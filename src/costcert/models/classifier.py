@@ -58,7 +58,7 @@ class Classifier(ABC):
         return self.logits(images, regions)
 
     @abstractmethod
-    def about(self) -> Mapping[str, Any]:
+    def metadata(self) -> Mapping[str, Any]:
         """For the manifest: name, digest of the weights, preprocessing, how hidden pixels are shown."""
 
 

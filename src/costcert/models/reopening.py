@@ -47,10 +47,10 @@ def model_that_voted(
             "it: vote once more"
         )
     preprocessing = Preprocessing.from_json(noted["preprocessing"])
-    how: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
     if spelling.startswith(ONNX) or trained_folder(spelling) is None:
         # Only the folder of a trained model says these itself.
-        how = {"preprocessing": preprocessing, "ablation": ablation}
+        kwargs = {"preprocessing": preprocessing, "ablation": ablation}
     model = load_model(
         spelling,
         checkpoint=checkpoint,
@@ -59,7 +59,7 @@ def model_that_voted(
         hide=noted["hide"],
         device=device,
         autocast=noted["precision"] != "float32",
-        **how,
+        **kwargs,
     )
     # The name of an ONNX network is where its file lay; its digest covers the whole network.
     moved = spelling.startswith(ONNX) and str(noted["name"]).startswith(ONNX)
@@ -81,7 +81,7 @@ def refuse_other_model(
     Args:
         spelling: how somebody called the model, for the sentence.
     """
-    found, expected = _flat(model.about()), _flat(noted)
+    found, expected = _flat(model.metadata()), _flat(noted)
     found["image size"], expected["image size"] = shown(model.image_size), shown(as_image_size(image_size))
     if class_names is not None and model.class_names is not None:
         found["class names"], expected["class names"] = tuple(model.class_names), tuple(class_names)
@@ -96,8 +96,8 @@ def refuse_other_model(
             )
 
 
-def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What a model says of itself, as a manifest has it, its preprocessing spread out."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(about)))
+    plain: dict[str, Any] = json.loads(json.dumps(dict(metadata)))
     preprocessing = plain.pop("preprocessing", {})
     return {**plain, **preprocessing}

@@ -83,7 +83,7 @@ class TorchClassifier(Classifier):
     def prepare(self, image: Image) -> Pixels:
         return self.preprocessing.prepare(image)
 
-    def about(self) -> Mapping[str, Any]:
+    def metadata(self) -> Mapping[str, Any]:
         if self._digest is None:
             self._digest = digest(self.mutants.network)
         return {

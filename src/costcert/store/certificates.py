@@ -140,7 +140,7 @@ def write_certificates(
         certificates.classifier,
         defenders=certificates.defenders,
         patches=[str(patch) for patch in certificates.patches],
-        **certificates.about,
+        **certificates.metadata,
     )
     folder = locate(folder)
     if overwrite:
@@ -225,5 +225,5 @@ class CertificatesFolder:
             num_classes=self.num_classes,
             image_size=self.image_size,
             classifier=self.classifier,
-            about={key: self.manifest[key] for key in ("epsilon", "tau") if key in self.manifest},
+            metadata={key: self.manifest[key] for key in ("epsilon", "tau") if key in self.manifest},
         )

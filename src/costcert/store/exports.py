@@ -68,8 +68,8 @@ class _Writer:
 
 class _Parquet(_Writer):
     def __init__(self, path: Path, schema: Any, manifest: Mapping[str, Any]) -> None:
-        about = {"costcert": json.dumps(manifest)}
-        self._file = pq.ParquetWriter(path, schema.with_metadata(about), compression="zstd")
+        metadata = {"costcert": json.dumps(manifest)}
+        self._file = pq.ParquetWriter(path, schema.with_metadata(metadata), compression="zstd")
 
     def write(self, table: Any) -> None:
         self._file.write_table(table.replace_schema_metadata(self._file.schema.metadata))

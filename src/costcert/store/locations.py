@@ -105,7 +105,7 @@ class Url:
             store.invalidate_cache()
             root = store._strip_protocol(path).rstrip("/")
             found = store.find(path, detail=True).items()
-            below = [(name[len(root) + 1 :], int(about["size"])) for name, about in found]
+            below = [(name[len(root) + 1 :], int(info["size"])) for name, info in found]
         # A key may have empty parts, which no path can spell.
         return [(name, size) for name, size in below if "" not in name.split("/")]
 
@@ -161,7 +161,7 @@ class Url:
         with self._asking("list") as (store, path):
             store.invalidate_cache()
             root = store._strip_protocol(path).rstrip("/")
-            found = [(about["name"].rstrip("/"), str(about["type"])) for about in store.ls(path, detail=True)]
+            found = [(info["name"].rstrip("/"), str(info["type"])) for info in store.ls(path, detail=True)]
         # Some stores list the folder itself.
         return [(name.rpartition("/")[2], kind) for name, kind in found if name != root]
 

@@ -73,7 +73,7 @@ def votes_manifest(votes: Votes, *, images: int, shard_size: int) -> dict[str, A
         "image_size": list(votes.image_size),
         "num_classes": votes.num_classes,
         "class_names": None if votes.class_names is None else list(votes.class_names),
-        "made": dict(votes.about),
+        "made": dict(votes.provenance),
     }
 
 
@@ -254,7 +254,7 @@ class VotesFolder:
                 recipe=soft,
                 labels=labels,
                 units=units,
-                about=self.manifest["made"],
+                provenance=self.manifest["made"],
             )
         except (CostcertError, ValueError, TypeError) as error:
             raise StoreError(f"{path} does not fit its manifest: {error}") from None
@@ -290,7 +290,7 @@ class VotesArchive:
             "ablation": ablation,
             "image_size": image_size,
             **{name: arrays.get(name) for name in ("image_ids", "margins", "cuts", "known")},
-            "about": {"source": path.name},
+            "provenance": {"source": path.name},
         }
         try:
             if soft:

@@ -115,8 +115,8 @@ class Replay:
                 f"these are votes of {len(ids):,} images, but {name} are {len(expected):,}: some were left "
                 "out, or others stand in their place"
             )
-        elif self._manifest.get("version") != FIRST_VERSION and noted != expected.about():
-            other = [key for key, value in expected.about().items() if noted.get(key) != value]
+        elif self._manifest.get("version") != FIRST_VERSION and noted != expected.metadata():
+            other = [key for key, value in expected.metadata().items() if noted.get(key) != value]
             found.append(f"the data are not those that voted: their {', '.join(other or noted)} differ")
         names = dataset.class_names or self._model.class_names
         if self._manifest.get("class_names") != (None if names is None else list(names)):

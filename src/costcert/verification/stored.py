@@ -192,10 +192,10 @@ def digests(console: Console, folder: Location, chain: Chain) -> list[str]:
 def _said(path: Location) -> Manifest:
     """What a Parquet file says about itself."""
     with path.open("rb") as file:
-        about = (pq.read_schema(file).metadata or {}).get(b"costcert")
-    if about is None:
+        metadata = (pq.read_schema(file).metadata or {}).get(b"costcert")
+    if metadata is None:
         raise StoreError(f"{path} does not say how it was certified: costcert certify did not make it")
-    manifest: Manifest = json.loads(about)
+    manifest: Manifest = json.loads(metadata)
     return manifest
 
 

@@ -32,7 +32,7 @@ class StoppingRule:
     ties: str = "against"
 
     @classmethod
-    def about(
+    def parse(
         cls, patches: AnyPatch | Iterable[AnyPatch], k: int | Iterable[int], image_size: ImageSize
     ) -> StoppingRule:
         return cls(tuple(concrete_patches(patches, image_size)), tuple(positive_ints(k, "k")))

@@ -63,18 +63,18 @@ class VoteCollector:
         self.regions = ablation.regions(model.image_size)
         self.mutants_at_once = max(1, min(_MUTANTS_AT_ONCE, _LOGITS_AT_ONCE // model.num_classes))
 
-    def about(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """How these votes are made, for the manifest."""
         return {
             # How pixels are hidden stands in the classifier.
-            "model": {key: value for key, value in self.model.about().items() if key != "hide"},
-            "data": self.dataset.about(),
+            "model": {key: value for key, value in self.model.metadata().items() if key != "hide"},
+            "data": self.dataset.metadata(),
             **({} if self.until is None else {"until": self.until.to_json()}),
             "versions": {name: found for name in _LIBRARIES if (found := _version(name))},
         }
 
     def shards(
-        self, wanted: Sequence[range], about: Mapping[str, Any], tell: Callable[[int], None]
+        self, wanted: Sequence[range], provenance: Mapping[str, Any], on_progress: Callable[[int], None]
     ) -> Iterator[Votes]:
         """Votes of each of these ranges of images, in order."""
         step = max(1, self.mutants_at_once // len(self.regions))
@@ -97,20 +97,20 @@ class VoteCollector:
                         self._ask_until(read, ballots, known, rows, images)
                     unread[rows] = False
                 done += len(part)
-                tell(done)
+                on_progress(done)
             # An image that could not be read counts as wrong: there is nothing left for the attacker to do.
             known[unread] = True
-            yield self._votes(images, ballots, about, unread=unread, known=known)
+            yield self._votes(images, ballots, provenance, unread=unread, known=known)
 
     @cached_property
     def classifier(self) -> Defence:
         """What these votes are the ballots of."""
-        hide = self.model.about().get("hide")
+        hide = self.model.metadata().get("hide")
         return Defence(self.ablation, hide, self.soft).with_classes(self.model.num_classes)
 
-    def blank(self, about: Mapping[str, Any]) -> Votes:
+    def blank(self, provenance: Mapping[str, Any]) -> Votes:
         """Votes of one image that no mutant has cast, for what they say of themselves."""
-        return self._votes(range(1), self._blank(range(1)), about)
+        return self._votes(range(1), self._blank(range(1)), provenance)
 
     def probe(self) -> dict[str, Any]:
         """Measured on a few images and regions from all over."""
@@ -204,13 +204,13 @@ class VoteCollector:
             if not len(undecided):
                 return
 
-    def _votes(self, images: range, ballots: Ballots, about: Mapping[str, Any], **masks: Any) -> Votes:
+    def _votes(self, images: range, ballots: Ballots, provenance: Mapping[str, Any], **masks: Any) -> Votes:
         return self._table(
             ballots,
             self.dataset.labels[images.start : images.stop],
             image_ids=self.dataset.ids[images.start : images.stop],
             class_names=self.dataset.class_names or self.model.class_names,
-            about=about,
+            provenance=provenance,
             **masks,
         )
 

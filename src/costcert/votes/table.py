@@ -56,7 +56,7 @@ class Votes:
             looked at: in every certificate they belong to the attacker.
         tau: units by which any known soft ballot may be off, per label.
         hide: how the network was shown what a mutant does not keep, where that is known.
-        about: how the votes were made; goes into the manifest.
+        provenance: how the votes were made; goes into the manifest.
     """
 
     ballots: Labels
@@ -72,7 +72,7 @@ class Votes:
     known: npt.NDArray[np.bool_] | None
     tau: int
     hide: str | None
-    about: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     # Of soft ballots: how they are made, [N, B, j] labels and the units each gets.
     recipe: Soft | None
     labels: Labels | None
@@ -94,7 +94,7 @@ class Votes:
         known: npt.ArrayLike | None = None,
         tau: int = 0,
         hide: str | None = None,
-        about: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, Any] | None = None,
         recipe: Soft | None = None,
         labels: npt.ArrayLike | None = None,
         units: npt.ArrayLike | None = None,
@@ -134,7 +134,7 @@ class Votes:
             # A shift of a whole ballot already makes every label equal; more would only overflow.
             tau=off if recipe is None else min(off, recipe.cap),
             hide=hide,
-            about=dict(about or {}),
+            provenance=dict(provenance or {}),
             recipe=recipe,
             labels=labels,
             units=units,
@@ -147,7 +147,7 @@ class Votes:
             if isinstance(value, np.ndarray):
                 unsaid = _UNSAID.get(field.name)
                 value = None if unsaid is not None and (value == unsaid).all() else read_only(value)
-            elif field.name == "about":
+            elif field.name == "provenance":
                 value = MappingProxyType(dict(value))
             object.__setattr__(self, field.name, value)
 

@@ -189,21 +189,21 @@ def tune(
         progress: told how many of the folds are done.
     """
     ballots = VoteEstimates(votes.require_complete("tuning"), temperature)
-    tell = progress or (lambda done, folds: None)
+    on_progress = progress or (lambda done, folds: None)
     goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(positive_ints(k, "k")))
     if len(votes) < 2 * FOLDS:
         raise CostcertError(f"tuning needs at least {2 * FOLDS} images, got {len(votes)}")
-    tell(0, FOLDS + 1)
+    on_progress(0, FOLDS + 1)
     chosen = list(_steps(ballots, goal, most_passes))
     scores = [goal.scores(ballots.under(setting)) for _, setting in chosen]
-    tell(1, FOLDS + 1)
+    on_progress(1, FOLDS + 1)
     honest = np.zeros((len(chosen), len(votes)))
     # Neighbouring images are often alike (frames of one film): folds are runs of them.
     for fold, held_out in enumerate(np.array_split(np.arange(len(votes)), FOLDS)):
         rest = np.setdiff1d(np.arange(len(votes)), held_out)
         for row, (_, setting) in enumerate(_steps(ballots.take(rest), goal, most_passes)):
             honest[row, held_out] = goal.scores(ballots.take(held_out).under(setting))
-        tell(fold + 2, FOLDS + 1)
+        on_progress(fold + 2, FOLDS + 1)
     steps = [
         Step(name, setting, ballots.under(setting).num_mutants, float(reached.mean()), float(judged.mean()))
         for (name, setting), reached, judged in zip(chosen, scores, honest, strict=True)

@@ -90,17 +90,19 @@ def vote(
     """
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
     collector = VoteCollector(model, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until)
-    tell = progress or (lambda done, images: None)
+    on_progress = progress or (lambda done, images: None)
     if out is None:
-        about = {**collector.about(), "probe": collector.probe() if probe else None}
-        tell(0, len(dataset))
-        (votes,) = collector.shards([range(len(dataset))], about, lambda done: tell(done, len(dataset)))
+        provenance = {**collector.provenance(), "probe": collector.probe() if probe else None}
+        on_progress(0, len(dataset))
+        (votes,) = collector.shards(
+            [range(len(dataset))], provenance, lambda done: on_progress(done, len(dataset))
+        )
         return votes
     source = begin(locate(out), collector, shard_size, probe)
     missing = source.missing()
     before = source.num_images - sum(source.shard_length(number) for number in missing)
-    tell(before, source.num_images)
-    fill(source, collector, missing, lambda done: tell(before + done, source.num_images))
+    on_progress(before, source.num_images)
+    fill(source, collector, missing, lambda done: on_progress(before + done, source.num_images))
     source.seal(missing)
     return source
 
@@ -113,13 +115,13 @@ def begin(
     if shard_size is None:
         shard_size = begun.get("shard_size") or max(1, _MUTANTS_PER_SHARD // len(collector.regions))
     size, images = positive_int(shard_size, "the shard size"), len(collector.dataset)
-    about = {**collector.about(), "probe": begun["made"].get("probe")}
-    manifest = votes_manifest(collector.blank(about), images=images, shard_size=size)
+    provenance = {**collector.provenance(), "probe": begun["made"].get("probe")}
+    manifest = votes_manifest(collector.blank(provenance), images=images, shard_size=size)
     join_manifest(folder, manifest, "votes", VERSION)
     sweep(folder)
-    if probe and not about["probe"]:
+    if probe and not provenance["probe"]:
         # No two measurements agree to the last digit, so a begun run keeps the one it has.
-        replace_manifest(folder, {**manifest, "made": {**about, "probe": collector.probe()}})
+        replace_manifest(folder, {**manifest, "made": {**provenance, "probe": collector.probe()}})
     return VotesFolder(folder)
 
 
@@ -127,9 +129,11 @@ def fill(
     source: VotesFolder,
     collector: VoteCollector,
     numbers: Sequence[int],
-    tell: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> None:
     """Write these shards, one after the other."""
     wanted = [source.images(number) for number in numbers]
-    for number, votes in zip(numbers, collector.shards(wanted, source.manifest["made"], tell), strict=True):
+    for number, votes in zip(
+        numbers, collector.shards(wanted, source.manifest["made"], on_progress), strict=True
+    ):
         write_votes_shard(votes, source.folder, number)
