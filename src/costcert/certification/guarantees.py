@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from costcert.certification.certify import AnyPatch, mutant_mask, without_unread
 from costcert.defenders import find, kernels
-from costcert.defenders.worst_case import Counts, worst_case
+from costcert.defenders.worst_case import Counts, fewest_ahead, worst_case
 from costcert.errors import VotesError
 from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import positive_int
@@ -72,10 +72,8 @@ def exclusion(
             f"got shape {wanted.shape}"
         )
     table = np.broadcast_to(np.atleast_1d(wanted), (len(votes), wanted.shape[-1] if wanted.ndim else 1))
-    cases = _touched(votes, patch)
-    ahead = [
-        worst_case(kernels.ENTER, votes, [cases], members=column[:, None], ties=ties)[0] for column in table.T
-    ]
+    positions = _touched(votes, patch)
+    ahead = [fewest_ahead(votes, positions, column, ties=ties) for column in table.T]
     stays_out = np.stack(ahead, axis=1) >= k if ahead else np.zeros((len(votes), 0), dtype=np.bool_)
     if votes.unread is not None:
         stays_out &= ~votes.unread[:, None]

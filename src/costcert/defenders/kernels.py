@@ -1,15 +1,16 @@
 """The compiled inner loops, nothing else. tests/naive.py holds the slow twin of each.
 
-Words: `clean` is α_p, the clean votes; a member is a label the promise is about (the true label, the labels
-of today's list, the label that must stay out); a rival is any other label. Labels are numbered afresh for
-each image, members first, so that labels nobody votes for cost nothing: they are counted, not listed.
+Words: `clean` is α_p, the clean votes; members are the labels the promise is about (the true label, or the
+labels of today's list); rivals are all other labels. Labels are renumbered per image into slots, members
+first, so that labels without votes cost nothing: they are counted, not listed.
 
-All kernels share one file because the compiled cache is renewed when the file of its entry point changes.
+All kernels share one file because numba renews its cache on disk when the file of the entry point changes,
+and only then.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numba import types
@@ -17,21 +18,15 @@ from numba.extending import intrinsic
 
 from costcert.compiled import compiled, inlined
 
-# A whole number of 64 bits once compiled, whatever Python calls it before.
+# A 64-bit integer once compiled, whatever Python calls it before.
 Int: TypeAlias = Any
 
 CHEAPEST_FIRST = 0
 PAIRWISE = 1
 EXPEL = 2
-ENTER = 3
 
-FOREVER = 1 << 62
-
-# Insertion beats the general sorting routine up to so many values, picking beats it for so few, and
-# counting how many rivals lack how much beats them all if no rival lacks more than this.
-FEW = 64
-PICKED = 6
-COUNTED = 1023
+# The shortfall where no rival is left to lift; larger than any cost.
+NEVER = 1 << 62
 
 # What is known of the votes that a rival loses outside T_p: nothing since a flip, a lower bound, all.
 FLIPPED = 0
@@ -39,300 +34,406 @@ AT_LEAST = 1
 EXACT = 2
 
 
+class Unlisted(NamedTuple):
+    """Rivals without a vote: `count` of them lack `gap`, and `late_count` lack `late_gap`.
+
+    Late are those that lose a tie with the true label, where ties go to the lowest label: one vote more.
+    """
+
+    gap: Int
+    count: Int
+    late_gap: Int
+    late_count: Int
+
+
 @inlined
-def _affordable(each: Int, count: Int, lifted: Int, cost: Int, budget: Int, known: Int) -> Int:
-    """How many more of `count` rivals are lifted at `each`; those known to be, even beyond the budget."""
+def _affordable(each: Int, count: Int, lifted: Int, cost: Int, budget: Int, found: Int) -> Int:
+    """How many of `count` rivals that lack `each` are lifted; the first `found` in any case."""
     if each == 0:
         return count
-    sure = min(count, max(known - lifted, 0))
-    if cost + sure * each > budget:
-        return sure
+    certain = min(count, max(found - lifted, 0))
+    if cost + certain * each > budget:
+        return certain
     return min(count, (budget - cost) // each)
 
 
-@inlined
-def _cheapest_counted(
-    gaps: Any, price: Int, unlisted: Int, late_price: Int, late: Int, budget: Int, known: Int, lacking: Any
-) -> tuple[Int, Int]:
-    """`cheapest_first` for small gaps, which need not be sorted: `lacking[gap]` counts those who lack it."""
-    for gap in range(late_price + 1):
+@compiled
+def cheapest_first(gaps: Any, unlisted: Unlisted, budget: Int, found: Int, lacking: Any) -> tuple[Int, Int]:
+    """Eq. 1 of the paper for hard ballots: lift rivals cheapest first while the budget lasts.
+
+    Hard gaps are small integers, so they are counted instead of sorted: lacking[gap] rivals lack `gap`.
+
+    Args:
+        gaps: what each listed rival lacks, none more than `unlisted.late_gap`.
+        budget: q_p.
+        found: what another position has lifted already.
+        lacking: scratch of at least `unlisted.late_gap + 1` cells.
+
+    Returns:
+        lifted(p), or `found` if that is larger; and the shortfall, by which the cost of lifting one rival
+        more exceeds the budget (NEVER where none is left).
+    """
+    for gap in range(unlisted.late_gap + 1):
         lacking[gap] = 0
     for i in range(len(gaps)):
         lacking[gaps[i]] += 1
-    lacking[price] += unlisted
-    lacking[late_price] += late
+    lacking[unlisted.gap] += unlisted.count
+    lacking[unlisted.late_gap] += unlisted.late_count
     lifted = 0
     cost = 0
-    for gap in range(late_price + 1):
+    for gap in range(unlisted.late_gap + 1):
         count = lacking[gap]
-        if count == 0:
-            continue
-        pay = _affordable(gap, count, lifted, cost, budget, known)
-        cost += pay * gap
-        lifted += pay
-        if pay < count:
-            return lifted, cost + gap - budget
-    return lifted, FOREVER
+        if count > 0:
+            paid = _affordable(gap, count, lifted, cost, budget, found)
+            lifted += paid
+            cost += paid * gap
+            if paid < count:
+                return lifted, cost + gap - budget
+    return lifted, NEVER
 
 
 @compiled
-def cheapest_first(
-    gaps: Any, listed: Int, price: Int, unlisted: Int, late_price: Int, late: Int, budget: Int, known: Int
-) -> tuple[Int, Int]:
-    """Eq. 1 of the paper: lift rivals cheapest first while the budget lasts.
+def cheapest_first_soft(gaps: Any, unlisted: Unlisted, budget: Int, found: Int) -> tuple[Int, Int]:
+    """Eq. 1 for soft ballots, whose gaps are too large to count: sorted, then added up.
 
-    `gaps[:listed]` are sorted; besides them `unlisted` rivals cost `price` each and `late` cost
-    `late_price` >= `price` each.
-
-    Returns:
-        The number of rivals lifted, or `known` if that is not less; and by how much the cost of one rival
-        more exceeds the budget (FOREVER where none is left).
+    Arguments and result as for `cheapest_first`; the budget is cap·q_p.
     """
+    gaps.sort()
+    early = np.searchsorted(gaps, unlisted.gap, side="right")
     lifted = 0
     cost = 0
-    i = 0
-    for pool in range(3):
-        # Listed rivals up to the pool's price, then the pool; after both pools, the listed rest.
-        while i < listed and (pool == 2 or gaps[i] <= (price if pool == 0 else late_price)):
-            cost += gaps[i]
-            if cost > budget and lifted >= known:
-                return lifted, cost - budget
-            lifted += 1
-            i += 1
-        if pool == 2:
-            break
-        each = price if pool == 0 else late_price
-        count = unlisted if pool == 0 else late
-        pay = _affordable(each, count, lifted, cost, budget, known)
-        cost += pay * each
-        lifted += pay
-        if pay < count:
-            return lifted, cost + each - budget
-    return lifted, FOREVER
+    for i in range(len(gaps) + 2):
+        # Listed rivals one by one, the unlisted together where they come in the order of gaps.
+        if i < early:
+            gap, count = gaps[i], 1
+        elif i == early:
+            gap, count = unlisted.gap, unlisted.count
+        elif i <= len(gaps):
+            gap, count = gaps[i - 1], 1
+        else:
+            gap, count = unlisted.late_gap, unlisted.late_count
+        paid = _affordable(gap, count, lifted, cost, budget, found)
+        lifted += paid
+        cost += paid * gap
+        if paid < count:
+            return lifted, cost + gap - budget
+    return lifted, NEVER
 
 
-@inlined
-def _cheapest(gaps: Any, count: Int) -> tuple[Int, Int]:
-    """The largest and the sum of the `count` smallest gaps, which are brought to the front."""
-    for place in range(count):
-        least = place
-        for i in range(place + 1, len(gaps)):
-            if gaps[i] < gaps[least]:
-                least = i
-        gaps[place], gaps[least] = gaps[least], gaps[place]
-    cost: Int = 0
-    for place in range(count):
-        cost += gaps[place]
-    return gaps[count - 1], cost
+@compiled
+def pairwise(gaps: Any, unlisted: Unlisted, budget: Int, found: Int) -> tuple[Int, Int]:
+    """CBN: every rival whose gap is within the budget, each compared alone; result as `cheapest_first`."""
+    count = 0
+    nearest = NEVER
+    for i in range(len(gaps)):
+        if gaps[i] <= budget:
+            count += 1
+        else:
+            nearest = min(nearest, gaps[i])
+    if unlisted.gap <= budget:
+        count += unlisted.count
+    elif unlisted.count > 0:
+        nearest = min(nearest, unlisted.gap)
+    if unlisted.late_gap <= budget:
+        count += unlisted.late_count
+    elif unlisted.late_count > 0:
+        nearest = min(nearest, unlisted.late_gap)
+    return max(count, found), nearest if nearest == NEVER else nearest - budget
 
 
-@inlined
-def _sort(values: Any) -> None:
-    """In place; a few values are sorted quicker by insertion than by the general routine."""
-    if len(values) > FEW:
-        values.sort()
-        return
-    for place in range(1, len(values)):
-        value = values[place]
-        i = place
-        while i > 0 and values[i - 1] > value:
-            values[i] = values[i - 1]
-            i -= 1
-        values[i] = value
+class Image(NamedTuple):
+    """The votes of one image, with labels renumbered into slots; refilled for every image.
 
-
-@inlined
-def _gaps(
-    clean: Any, name: Any, members: Int, listed: Int, threshold: Int, star: Int, lowest: bool, gaps: Any
-) -> Int:
-    """What each listed rival lacks of `threshold`; returns how many listed labels come before `star`.
-
-    With known ties a rival that comes after `star` must win outright: one more.
+    slot_of: [L], the slot of each label, -1 where it has none.
+    label, total: [S], of each slot.
+    slots, units: [B·j], where the units of each mutant go; slot -1 marks an unknown ballot.
     """
-    before = 0
-    for slot in range(members):
-        before += name[slot] < star
-    for slot in range(members, listed):
-        after = name[slot] > star
-        before += not after
-        gap = threshold - clean[slot] + (1 if lowest and after else 0)
-        gaps[slot - members] = max(gap, 0)
-    return before
+
+    slot_of: Any
+    label: Any
+    total: Any
+    slots: Any
+    units: Any
+
+
+class Counts(NamedTuple):
+    """Of one image: slots of members, slots in use, unknown ballots."""
+
+    members: Int
+    listed: Int
+    unknown: Int
+
+
+@compiled
+def _blank_image(num_mutants: Int, labels_each: Int, members: Int, num_classes: Int) -> Image:
+    most = num_mutants * labels_each + members
+    return Image(
+        np.full(num_classes, -1, dtype=np.int32),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(num_mutants * labels_each, dtype=np.int32),
+        np.ones(num_mutants * labels_each, dtype=np.int64),
+    )
+
+
+@compiled
+def _read(image: Image, labels: Any, units: Any, members: Any) -> Counts:
+    """Number the labels of one image and add up their votes.
+
+    Args:
+        labels: [B, j]; a mutant whose first label is negative is unknown.
+        units: [B, j], or [0, 0] where each label counts one.
+        members: [M], padded with -1.
+    """
+    slot_of, label, total, slots, amounts = image
+    listed = 0
+    for m in range(len(members)):
+        if members[m] >= 0:
+            slot_of[members[m]] = listed
+            label[listed] = members[m]
+            total[listed] = 0
+            listed += 1
+    num_members = listed
+    unknown = 0
+    soft = units.size > 0
+    for i in range(len(labels)):
+        first = i * labels.shape[1]
+        if labels[i, 0] < 0:
+            unknown += 1
+            slots[first] = -1
+            continue
+        for s in range(labels.shape[1]):
+            amount: Int = units[i, s] if soft else 1
+            amounts[first + s] = amount
+            if amount == 0:
+                # Nothing is added for this slot: any that exists will do.
+                slots[first + s] = 0
+                continue
+            slot = slot_of[labels[i, s]]
+            if slot < 0:
+                slot = listed
+                slot_of[labels[i, s]] = slot
+                label[slot] = labels[i, s]
+                total[slot] = 0
+                listed += 1
+            slots[first + s] = slot
+            total[slot] += amount
+    return Counts(num_members, listed, unknown)
+
+
+@compiled
+def _forget(image: Image, counts: Counts) -> None:
+    """Make `slot_of` blank again, at the cost of the labels in use."""
+    for slot in range(counts.listed):
+        image.slot_of[image.label[slot]] = -1
+
+
+class Terms(NamedTuple):
+    """What is certified: classes, units the attacker gains per mutant, tau, ties to the lowest label, rule."""
+
+    num_classes: Int
+    cap: Int
+    tau: Int
+    lowest: bool
+    rule: Int
+
+
+class Scratch(NamedTuple):
+    """Per slot: clean votes when last priced, change since then, gaps. `lacking`: see `cheapest_first`."""
+
+    clean: Any
+    moved: Any
+    gaps: Any
+    lacking: Any
+    order: Any
 
 
 @inlined
-def _strongest(clean: Any, name: Any, members: Int) -> Int:
+def _lift(
+    image: Image, counts: Counts, scratch: Scratch, star: Int, slack: Int, terms: Terms, budget: Int, found: Int
+) -> tuple[Int, Int]:
+    """How many rivals get past the member in slot `star`, by the rule of `terms`.
+
+    Clean ballots may be off by `slack` units in all, per label.
+    """
+    clean, label = scratch.clean, image.label
+    threshold = max(clean[star] - slack, 0) - slack
+    gaps = scratch.gaps[: counts.listed - counts.members]
+    after = 0
+    for slot in range(counts.members):
+        after += label[slot] > label[star]
+    for slot in range(counts.members, counts.listed):
+        loses_ties = label[slot] > label[star]
+        after += loses_ties
+        gaps[slot - counts.members] = max(threshold - clean[slot] + (terms.lowest and loses_ties), 0)
+    late = terms.num_classes - 1 - label[star] - after if terms.lowest else 0
+    unlisted = Unlisted(
+        max(threshold, 0),
+        terms.num_classes - counts.listed - late,
+        max(threshold + terms.lowest, 0),
+        late,
+    )
+    if terms.rule == PAIRWISE:
+        return pairwise(gaps, unlisted, budget, found)
+    if len(scratch.lacking) > 0:
+        return cheapest_first(gaps, unlisted, budget, found, scratch.lacking)
+    return cheapest_first_soft(gaps, unlisted, budget, found)
+
+
+@compiled
+def _strongest(image: Image, counts: Counts, clean: Any) -> Int:
     """The slot of the member with the most clean votes, ties to the lowest label."""
     best = 0
-    for slot in range(1, members):
-        if clean[slot] > clean[best] or (clean[slot] == clean[best] and name[slot] < name[best]):
+    for slot in range(1, counts.members):
+        if clean[slot] > clean[best] or (
+            clean[slot] == clean[best] and image.label[slot] < image.label[best]
+        ):
             best = slot
     return best
 
 
 @compiled
-def _lift(
-    rule: Int,
-    clean: Any,
-    name: Any,
-    members: Int,
-    listed: Int,
-    num_classes: Int,
-    votes: Int,
-    star: Int,
-    doubt: Int,
-    lowest: bool,
-    budget: Int,
-    known: Int,
-    gaps: Any,
-    lacking: Any,
-) -> tuple[Int, Int]:
-    """How many rivals get past `votes` clean votes of `star` (see `cheapest_first` for what it returns)."""
-    threshold = max(votes - doubt, 0) - doubt
-    before = _gaps(clean, name, members, listed, threshold, star, lowest, gaps)
-    unlisted = num_classes - listed
-    late = num_classes - 1 - star - (listed - 1 - before) if lowest else 0
-    price = max(threshold, 0)
-    late_price = max(threshold + 1, 0) if lowest else price
-    if rule == PAIRWISE:
-        count = 0
-        short = FOREVER
-        for i in range(listed - members):
-            if gaps[i] <= budget:
-                count += 1
-            else:
-                short = min(short, gaps[i] - budget)
-        if price <= budget:
-            count += unlisted - late
-        elif unlisted > late:
-            short = min(short, price - budget)
-        if late_price <= budget:
-            count += late
-        elif late > 0:
-            short = min(short, late_price - budget)
-        return max(count, known), short
-    rivals = gaps[: listed - members]
-    if late_price <= COUNTED:
-        return _cheapest_counted(rivals, price, unlisted - late, late_price, late, budget, known, lacking)
-    if known < PICKED and known < len(rivals):
-        # Most often the next rival is out of reach, and then nothing need be sorted.
-        dearest, cost = _cheapest(rivals, known + 1)
-        if cost > budget and (dearest <= price or unlisted == late):
-            return known, cost - budget
-    _sort(rivals)
-    return cheapest_first(rivals, listed - members, price, unlisted - late, late_price, late, budget, known)
-
-
-@compiled
 def _expel(
-    clean: Any,
-    name: Any,
-    members: Int,
-    listed: Int,
-    num_classes: Int,
-    doubt: Int,
-    lowest: bool,
-    budget: Int,
-    known: Int,
-    gaps: Any,
-    lacking: Any,
-    order: Any,
+    image: Image, counts: Counts, scratch: Scratch, slack: Int, terms: Terms, budget: Int, found: Int
 ) -> tuple[Int, Int]:
     """How many members can be pushed out of the list they form: j rivals must pass the j-th weakest."""
-    for slot in range(members):
+    clean, label, order = scratch.clean, image.label, scratch.order
+    for slot in range(counts.members):
         i = slot
         while i > 0 and (
             clean[slot] < clean[order[i - 1]]
-            or (clean[slot] == clean[order[i - 1]] and name[slot] > name[order[i - 1]])
+            or (clean[slot] == clean[order[i - 1]] and label[slot] > label[order[i - 1]])
         ):
             order[i] = order[i - 1]
             i -= 1
         order[i] = slot
-    expelled = known
-    while expelled < members and expelled < num_classes - members:
-        star = order[expelled]
-        # `known` is one less than the number wanted, so that its whole cost is added up.
-        lifted, short = _lift(
-            CHEAPEST_FIRST,
-            clean,
-            name,
-            members,
-            listed,
-            num_classes,
-            clean[star],
-            name[star],
-            doubt,
-            lowest,
-            budget,
-            expelled,
-            gaps,
-            lacking,
-        )
+    expelled = found
+    while expelled < counts.members and expelled < terms.num_classes - counts.members:
+        # One less than the number wanted is passed on as found, so that the cost of all is added up.
+        lifted, shortfall = _lift(image, counts, scratch, order[expelled], slack, terms, budget, expelled)
         if lifted <= expelled:
-            return expelled, short
+            return expelled, shortfall
         expelled += 1
-    return expelled, FOREVER
+    return expelled, NEVER
 
 
-@compiled
-def _ahead(
-    clean: Any, name: Any, listed: Int, doubt: Int, lowest: bool, budget: Int, known: Int
-) -> tuple[Int, Int]:
-    """How many labels stay ahead of member 0 although it gets the whole budget, `known` if not fewer."""
-    reach = clean[0] + budget + 2 * doubt
-    count = 0
-    short = FOREVER
-    unlisted_before = name[0]
-    for slot in range(1, listed):
-        before = name[slot] < name[0]
-        unlisted_before -= before
-        lead = clean[slot] - reach + (1 if lowest and before else 0)
-        if lead > 0:
-            count += 1
-            short = min(short, lead)
-    if lowest and reach == 0 and unlisted_before > 0:
-        count += unlisted_before
-        short = 1
-    return min(count, known), short
-
-
-@compiled
-def _flip_soft(
-    flips: Any,
-    start: Int,
-    stop: Int,
-    unknown: Any,
-    slot_of: Any,
-    given: Any,
-    moved: Any,
-    members: Int,
-    reverse: bool,
+@inlined
+def _flip_hard(
+    flips: Any, start: Int, stop: Int, slots: Any, members: Int, moved: Any
 ) -> tuple[Int, Int, Int]:
-    """Flip mutants that spread units; returns how many became clean, and what labels fell and rose.
+    """Flip mutants in one step of the walk.
 
-    `moved` holds how far each label is from where it was priced: moving on adds to what it fell or rose,
-    moving back takes it off.
+    `moved` holds how far each label is from where it was priced; moving on adds to what members have fallen
+    or rivals have risen since then, moving back subtracts from it.
+
+    Returns:
+        How many mutants became clean (negative: touched), and by how much members fell and rivals rose.
     """
-    back = 0
-    fallen: Int = 0
-    risen: Int = 0
+    back: Int = 0
+    fell: Int = 0
+    rose: Int = 0
     for f in range(start, stop):
         flip = flips[f]
-        sign = 1 if flip < 0 else -1
-        i = flip ^ (flip >> 31)
-        if unknown[i]:
+        slot = slots[flip ^ (flip >> 31)]
+        if slot < 0:
             continue
+        sign = 1 if flip < 0 else -1
+        now = moved[slot] + sign
+        moved[slot] = now
         back += sign
-        for s in range(slot_of.shape[1]):
-            slot = slot_of[i, s]
+        # No branch depends on the ballots: processors could not predict it.
+        is_member = slot < members
+        fell -= sign * (is_member & (now < (sign + 1) >> 1))
+        rose += sign * ((not is_member) & (now > (sign - 1) >> 1))
+    return back, fell, rose
+
+
+@inlined
+def _flip_soft(
+    flips: Any, start: Int, stop: Int, image: Image, labels_each: Int, members: Int, moved: Any
+) -> tuple[Int, Int, Int]:
+    """The same for mutants that spread units over several labels."""
+    back: Int = 0
+    fell: Int = 0
+    rose: Int = 0
+    for f in range(start, stop):
+        flip = flips[f]
+        first = (flip ^ (flip >> 31)) * labels_each
+        if image.slots[first] < 0:
+            continue
+        sign = 1 if flip < 0 else -1
+        back += sign
+        for i in range(first, first + labels_each):
+            slot = image.slots[i]
             before = moved[slot]
-            after = before + sign * given[i, s]
-            moved[slot] = after
-            if (slot < members) != reverse:
-                fallen += max(-after, 0) - max(-before, 0)
+            now = before + sign * image.units[i]
+            moved[slot] = now
+            if slot < members:
+                fell += max(-now, 0) - max(-before, 0)
             else:
-                risen += max(after, 0) - max(before, 0)
-    return back, fallen, risen
+                rose += max(now, 0) - max(before, 0)
+    return back, fell, rose
+
+
+@compiled
+def _worst_position(
+    image: Image,
+    labels_each: Int,
+    counts: Counts,
+    scratch: Scratch,
+    flips: Any,
+    offsets: Any,
+    extra: Int,
+    terms: Terms,
+) -> Int:
+    """The most rivals lifted (members expelled) at one position of the patch, over all its positions.
+
+    Walks from one T_p to the next, keeping clean votes and budget. A position is priced only if it could
+    beat the worst so far; the skipping rule is the lemma "Positions that need no pricing" in docs/theory.md.
+    """
+    clean, moved, slots = scratch.clean, scratch.moved, image.slots
+    num_mutants, hard = len(slots) // labels_each, len(scratch.lacking) > 0
+    for slot in range(counts.listed):
+        clean[slot] = image.total[slot]
+        moved[slot] = 0
+    known = num_mutants - counts.unknown
+    clean_mutants = priced_mutants = known
+    found = 0
+    weight = 1
+    limit: Int = -NEVER
+    fallen: Int = 0
+    risen: Int = 0
+    for p in range(len(offsets) - 1):
+        if hard:
+            back, fell, rose = _flip_hard(flips, offsets[p], offsets[p + 1], slots, counts.members, moved)
+        else:
+            back, fell, rose = _flip_soft(
+                flips, offsets[p], offsets[p + 1], image, labels_each, counts.members, moved
+            )
+        clean_mutants += back
+        fallen += fell
+        risen += rose
+        budget = extra + terms.cap * (num_mutants - clean_mutants)
+        off = 2 * terms.tau * max(clean_mutants - priced_mutants, 0)
+        if limit - budget - weight * (fallen + off) - risen > 0:
+            continue
+        for slot in range(counts.listed):
+            clean[slot] += moved[slot]
+            moved[slot] = 0
+        fallen = risen = 0
+        priced_mutants = clean_mutants
+        slack = terms.tau * clean_mutants
+        if terms.rule == EXPEL:
+            found, shortfall = _expel(image, counts, scratch, slack, terms, budget, found)
+        else:
+            star = _strongest(image, counts, clean)
+            found, shortfall = _lift(image, counts, scratch, star, slack, terms, budget, found)
+        if shortfall == NEVER:
+            break
+        limit = shortfall + budget
+        if terms.rule != PAIRWISE:
+            weight = found + 1
+    return found
 
 
 @compiled
@@ -340,176 +441,82 @@ def worst(
     labels: Any,
     units: Any,
     members: Any,
-    cap: Int,
-    num_classes: Int,
     flips: Any,
     offsets: Any,
     walks: Any,
     extras: Any,
-    tau: Int,
-    lowest: bool,
-    rule: Int,
+    terms: Terms,
     out: Any,
 ) -> None:
-    """The worst case over all T_p, for each walk and image.
-
-    Walks from one T_p to the next, keeping clean votes and budget. A case is priced only if it could beat
-    the worst so far: each pricing tells by how much the attacker was short of doing better, and since then
-    he gained at most what the budget grew, what labels he fights fell (`weight` rivals have to pass them)
-    and what labels he lifts rose.
+    """The worst case over all positions, for each patch and image.
 
     Args:
         labels: [N, B, j]; a mutant whose first label is negative is unknown: always the attacker's.
         units: [N, B, j], or [0, 0, 0] where each label counts one.
         members: [N, M] labels, the first ones >= 0, padded with -1.
-        cap: U, units the attacker gains per mutant.
+        flips, offsets: the walks of all patches, end to end (`geometry.touch.Touched`).
         walks: [K + 1], walk k is the steps walks[k] … walks[k + 1] - 1 of `offsets`.
         extras: [K], budget the attacker has from the start.
-        tau: units by which any clean ballot may be off, per label.
-        out: [K, N], the number of rivals lifted (members expelled, labels always ahead, as `rule` says).
+        out: [K, N], the number of rivals lifted, or members expelled.
     """
-    count, num_mutants, spread = labels.shape
-    soft = units.size > 0
-    # Where a label is to be kept out, the members are what the attacker lifts.
-    reverse = rule == ENTER
-    most = num_mutants * spread + members.shape[1]
-    slot_of = np.full(num_classes, -1, dtype=np.int32)
-    name = np.empty(most, dtype=np.int64)
-    total = np.empty(most, dtype=np.int64)
-    clean = np.empty(most, dtype=np.int64)
-    # By how much clean votes have changed since a case was priced.
-    moved = np.empty(most, dtype=np.int64)
-    gaps = np.empty(most, dtype=np.int64)
-    lacking = np.empty(COUNTED + 1, dtype=np.int64)
-    order = np.empty(members.shape[1], dtype=np.int64)
-    local = np.empty((num_mutants, spread), dtype=np.int32)
-    # Of a hard ballot, which has one.
-    first_slot = np.empty(num_mutants, dtype=np.int32)
-    given = np.ones((num_mutants, spread), dtype=np.int64)
-    unknown = np.empty(num_mutants, dtype=np.bool_)
-    for n in range(count):
-        listed = 0
-        for m in range(members.shape[1]):
-            if members[n, m] >= 0:
-                slot_of[members[n, m]] = listed
-                name[listed] = members[n, m]
-                total[listed] = 0
-                listed += 1
-        num_members = listed
-        num_unknown = 0
-        for i in range(num_mutants):
-            unknown[i] = labels[n, i, 0] < 0
-            if unknown[i]:
-                num_unknown += 1
-                first_slot[i] = -1
-                continue
-            for s in range(spread):
-                label = labels[n, i, s]
-                amount = np.int64(units[n, i, s]) if soft else np.int64(1)
-                if amount == 0:
-                    # Its slot is never used: point at a member, which is always there.
-                    local[i, s] = 0
-                    given[i, s] = 0
-                    continue
-                slot = slot_of[label]
-                if slot < 0:
-                    slot = listed
-                    slot_of[label] = slot
-                    name[slot] = label
-                    total[slot] = 0
-                    listed += 1
-                local[i, s] = slot
-                first_slot[i] = slot
-                given[i, s] = amount
-                total[slot] += amount
-
+    num_images, num_mutants, labels_each = labels.shape
+    hard = units.size == 0
+    image = _blank_image(num_mutants, labels_each, members.shape[1], terms.num_classes)
+    most = len(image.total)
+    scratch = Scratch(
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(num_mutants + 2 if hard else 0, dtype=np.int64),
+        np.empty(members.shape[1], dtype=np.int64),
+    )
+    for n in range(num_images):
+        counts = _read(image, labels[n], units[0 if hard else n], members[n])
         for k in range(len(walks) - 1):
-            for slot in range(listed):
-                clean[slot] = total[slot]
-                moved[slot] = 0
-            all_clean = clean_mutants = priced_mutants = num_mutants - num_unknown
-            begun = extras[k] + cap * num_unknown
-            found = num_classes if rule == ENTER else 0
-            weight = 1
-            limit: Int = -FOREVER
-            fallen = risen = 0
-            for p in range(walks[k], walks[k + 1]):
-                if soft:
-                    back, fell, rose = _flip_soft(
-                        flips, offsets[p], offsets[p + 1], unknown, local, given, moved, num_members, reverse
-                    )
-                    clean_mutants += back
-                    fallen += fell
-                    risen += rose
-                else:
-                    # Written out here because a call per step would cost more than the step. No branch
-                    # depends on the ballots, which no processor could foresee.
-                    for f in range(offsets[p], offsets[p + 1]):
-                        flip = flips[f]
-                        sign = 1 if flip < 0 else -1
-                        slot = first_slot[flip ^ (flip >> 31)]
-                        if slot < 0:
-                            continue
-                        clean_mutants += sign
-                        now = moved[slot] + sign
-                        moved[slot] = now
-                        fought = (slot < num_members) != reverse
-                        fallen -= sign * (fought & (now < (sign + 1) >> 1))
-                        risen += sign * ((not fought) & (now > (sign - 1) >> 1))
-                budget = begun + cap * (all_clean - clean_mutants)
-                doubted = 2 * tau * max(clean_mutants - priced_mutants, 0)
-                if limit - budget - weight * (fallen + doubted) - risen > 0:
+            steps = offsets[walks[k] : walks[k + 1] + 1]
+            out[k, n] = _worst_position(image, labels_each, counts, scratch, flips, steps, extras[k], terms)
+        _forget(image, counts)
+
+
+@compiled
+def fewest_ahead(
+    labels: Any, units: Any, members: Any, flips: Any, offsets: Any, terms: Terms, out: Any
+) -> None:
+    """For exclusion: the fewest labels that stay ahead of a label although it gets the whole budget.
+
+    Arguments as for `worst`, with one member per image and one patch; out is [N].
+    """
+    num_images, num_mutants, labels_each = labels.shape
+    image = _blank_image(num_mutants, labels_each, 1, terms.num_classes)
+    clean = np.empty(len(image.total), dtype=np.int64)
+    for n in range(num_images):
+        counts = _read(image, labels[n], units[n], members[n])
+        for slot in range(counts.listed):
+            clean[slot] = image.total[slot]
+        clean_mutants = num_mutants - counts.unknown
+        unlisted_before = image.label[0]
+        for slot in range(1, counts.listed):
+            unlisted_before -= image.label[slot] < image.label[0]
+        fewest = terms.num_classes
+        for p in range(len(offsets) - 1):
+            for f in range(offsets[p], offsets[p + 1]):
+                flip = flips[f]
+                first = (flip ^ (flip >> 31)) * labels_each
+                if image.slots[first] < 0:
                     continue
-                for slot in range(listed):
-                    clean[slot] += moved[slot]
-                    moved[slot] = 0
-                fallen = risen = 0
-                priced_mutants = clean_mutants
-                doubt = tau * clean_mutants
-                if rule == ENTER:
-                    found, short = _ahead(clean, name, listed, doubt, lowest, budget, found)
-                elif rule == EXPEL:
-                    found, short = _expel(
-                        clean,
-                        name,
-                        num_members,
-                        listed,
-                        num_classes,
-                        doubt,
-                        lowest,
-                        budget,
-                        found,
-                        gaps,
-                        lacking,
-                        order,
-                    )
-                    weight = found + 1
-                else:
-                    star = _strongest(clean, name, num_members)
-                    found, short = _lift(
-                        rule,
-                        clean,
-                        name,
-                        num_members,
-                        listed,
-                        num_classes,
-                        clean[star],
-                        name[star],
-                        doubt,
-                        lowest,
-                        budget,
-                        found,
-                        gaps,
-                        lacking,
-                    )
-                    if rule == CHEAPEST_FIRST:
-                        weight = found + 1
-                if short >= FOREVER:
-                    break
-                limit = short + budget
-            out[k, n] = found
-        for slot in range(listed):
-            slot_of[name[slot]] = -1
+                sign = 1 if flip < 0 else -1
+                clean_mutants += sign
+                for i in range(first, first + labels_each):
+                    clean[image.slots[i]] += sign * image.units[i]
+            budget = terms.cap * (num_mutants - clean_mutants)
+            reach = clean[0] + budget + 2 * terms.tau * clean_mutants
+            ahead = unlisted_before if terms.lowest and reach == 0 else 0
+            for slot in range(1, counts.listed):
+                wins_ties = terms.lowest and image.label[slot] < image.label[0]
+                ahead += clean[slot] + wins_ties > reach
+            fewest = min(fewest, ahead)
+        out[n] = fewest
+        _forget(image, counts)
 
 
 @intrinsic
@@ -529,22 +536,22 @@ _ones: Any = _set_bits
 def _steps(words: Any) -> tuple[Any, Any]:
     """The walk through T_p given as bits: flips and offsets as in `Touched`.
 
-    In each step those that become clean come first, so that on the way no label has more votes in T than it
-    has in one of the T_p.
+    In each step mutants that become clean come first, so that on the way no label has more votes in T than
+    it has in one of the T_p.
     """
-    cases, width = words.shape
+    positions, width = words.shape
     before = np.zeros(width, dtype=np.uint64)
-    offsets = np.zeros(cases + 1, dtype=np.int64)
-    for p in range(cases):
+    offsets = np.zeros(positions + 1, dtype=np.int64)
+    for p in range(positions):
         changed: Int = 0
         for w in range(width):
             changed += np.int64(_ones(words[p, w] ^ before[w]))
             before[w] = words[p, w]
         offsets[p + 1] = offsets[p] + changed
-    flips = np.empty(offsets[cases], dtype=np.int32)
+    flips = np.empty(offsets[positions], dtype=np.int32)
     before[:] = 0
     place = 0
-    for p in range(cases):
+    for p in range(positions):
         for becomes_touched in (False, True):
             for w in range(width):
                 bits = words[p, w] & ~before[w] if becomes_touched else before[w] & ~words[p, w]
@@ -558,9 +565,53 @@ def _steps(words: Any) -> tuple[Any, Any]:
     return flips, offsets
 
 
+class Windows(NamedTuple):
+    """Per slot, of one image: its voters as bits, and the window that holds most of its votes.
+
+    voters: [S, W].
+    best, where: [S], votes in the best window of each label, and which window that is.
+    outside, state: [S], votes in its best window outside the present T_p, and how far that is known.
+    clean: [S], clean votes at the present position.
+    late: [S], 1 where a rival loses its ties with the true label and needs one vote more.
+    """
+
+    voters: Any
+    best: Any
+    where: Any
+    outside: Any
+    state: Any
+    clean: Any
+    late: Any
+
+
+class MaskScratch(NamedTuple):
+    """Of the true label, votes in each window, and windows by falling votes; of rivals, see the fields.
+
+    reach: [2, B + 2], reach[late, v] rivals have at least v clean votes.
+    contenders: [S], slots of rivals that can pass at some position.
+    """
+
+    held: Any
+    order: Any
+    starts: Any
+    reach: Any
+    contenders: Any
+    gaps: Any
+    lacking: Any
+
+
+@compiled
+def _mark_voters(slots: Any, listed: Int, voters: Any) -> None:
+    """The mutants that vote for each label, as bits."""
+    voters[:listed] = 0
+    for i in range(len(slots)):
+        if slots[i] >= 0:
+            voters[slots[i], i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+
+
 @compiled
 def _best_windows(
-    flips: Any, offsets: Any, voted: Any, listed: Int, held: Any, best: Any, where: Any
+    flips: Any, offsets: Any, slots: Any, listed: Int, held: Any, best: Any, where: Any
 ) -> None:
     """For each label the most of its votes that one T_p holds, and that p."""
     held[:listed] = 0
@@ -569,7 +620,7 @@ def _best_windows(
     for p in range(len(offsets) - 1):
         for f in range(offsets[p], offsets[p + 1]):
             flip = flips[f]
-            slot = voted[flip ^ (flip >> 31)]
+            slot = slots[flip ^ (flip >> 31)]
             if slot < 0:
                 continue
             held[slot] += 1 if flip >= 0 else -1
@@ -579,87 +630,199 @@ def _best_windows(
 
 
 @compiled
-def _windows(words: Any, ballots: Any, counts: Any, order: Any, starts: Any) -> None:
-    """How many of `ballots` (bits) each T_p holds, and the p in order of falling counts."""
+def _by_votes(words: Any, voters: Any, held: Any, order: Any, starts: Any) -> None:
+    """How many of `voters` (bits) each T_p holds, and the p in order of falling numbers."""
     starts[:] = 0
     for p in range(len(words)):
-        held: Int = 0
-        for w in range(len(ballots)):
-            held += np.int64(_ones(words[p, w] & ballots[w]))
-        counts[p] = held
-        starts[held] += 1
+        count: Int = 0
+        for w in range(len(voters)):
+            count += np.int64(_ones(words[p, w] & voters[w]))
+        held[p] = count
+        starts[count] += 1
     place = 0
-    for held in range(len(starts) - 1, -1, -1):
-        place += starts[held]
-        starts[held] = place - starts[held]
+    for count in range(len(starts) - 1, -1, -1):
+        place += starts[count]
+        starts[count] = place - starts[count]
     for p in range(len(words)):
-        order[starts[counts[p]]] = p
-        starts[counts[p]] += 1
+        order[starts[held[p]]] = p
+        starts[held[p]] += 1
 
 
 @compiled
-def _held(words: Any, ballots: Any, window: Int, p: Int) -> Int:
-    """How many of `ballots` lie in T_window but not in T_p."""
-    held: Int = 0
-    for w in range(len(ballots)):
-        held += np.int64(_ones(words[window, w] & ~words[p, w] & ballots[w]))
-    return held
+def _held_outside(words: Any, voters: Any, window: Int, p: Int) -> Int:
+    """How many of `voters` lie in T_window but not in T_p."""
+    count: Int = 0
+    for w in range(len(voters)):
+        count += np.int64(_ones(words[window, w] & ~words[p, w] & voters[w]))
+    return count
 
 
 @compiled
-def _best_window_outside(
-    words: Any, ballots: Any, votes: Int, counts: Any, order: Any, p: Int, guess: Int
+def _best_window_of_truth(
+    words: Any, voters: Any, votes: Int, held: Any, order: Any, p: Int, guess: Int
 ) -> tuple[Int, Int]:
-    """max over p' of the `ballots` in T_p' but not in T_p, likeliest windows first; and that p'."""
-    best = _held(words, ballots, guess, p)
+    """max over p' of the `voters` in T_p' but not in T_p, likeliest windows first; and that p'."""
+    best = _held_outside(words, voters, guess, p)
     for window in order:
-        if counts[window] <= best or best == votes - counts[p]:
+        if held[window] <= best or best == votes - held[p]:
             break
-        held = _held(words, ballots, window, p)
-        if held > best:
-            best = held
+        count = _held_outside(words, voters, window, p)
+        if count > best:
+            best = count
             guess = window
     return best, guess
 
 
 @compiled
-def _best_window_at_most(words: Any, ballots: Any, p: Int, most: Int, guess: Int) -> tuple[Int, Int]:
+def _best_window_of_rival(words: Any, voters: Any, p: Int, most: Int, guess: Int) -> tuple[Int, Int]:
     """The same in no order, done once a window holds `most`, which none exceeds."""
-    best = _held(words, ballots, guess, p)
+    best = _held_outside(words, voters, guess, p)
     window = 0
     while best < most and window < len(words):
-        held = _held(words, ballots, window, p)
-        if held > best:
-            best = held
+        count = _held_outside(words, voters, window, p)
+        if count > best:
+            best = count
             guess = window
         window += 1
     return best, guess
 
 
 @inlined
-def _passing(reach: Any, floor: Int, free: Int, before: Int, behind: Int) -> tuple[Int, Int, Int]:
-    """How many labels may reach `floor`: listed ones, unlisted at that price, unlisted at one more."""
-    listed = reach[0, max(floor - free, 0)] + reach[1, max(floor + 1 - free, 0)]
-    return listed, before if free >= floor else 0, behind if free > floor else 0
+def _passing(reach: Any, floor: Int, unmasked: Int, unlisted: Int, unlisted_late: Int) -> tuple[Int, Int, Int]:
+    """How many rivals may reach `floor`: listed ones, unlisted ones, and unlisted ones that lose ties."""
+    listed = reach[0, max(floor - unmasked, 0)] + reach[1, max(floor + 1 - unmasked, 0)]
+    return listed, unlisted if unmasked >= floor else 0, unlisted_late if unmasked > floor else 0
 
 
 @compiled
-def _lifted(gaps: Any, floor: Int, early: Int, late: Int, budget: Int, known: Int, lacking: Any) -> Int:
-    """How many rivals are lifted to `floor`, no listed one costing more than one without votes."""
-    price = max(floor, 0)
-    late_price = max(floor + 1, 0)
-    if late_price <= COUNTED:
-        lifted, _ = _cheapest_counted(gaps, price, early, late_price, late, budget, known, lacking)
-    else:
-        _sort(gaps)
-        lifted, _ = cheapest_first(gaps, len(gaps), price, early, late_price, late, budget, known)
-    return lifted
+def _masked_rank(image: Image, counts: Counts, best: Any, unlisted_before: Int) -> Int:
+    """The position of the true label by masked score, ties to the lowest label."""
+    score = image.total[0] - best[0]
+    rank = 1 + (unlisted_before if score == 0 else 0)
+    for slot in range(1, counts.listed):
+        rival = image.total[slot] - best[slot]
+        rank += rival > score or (rival == score and image.label[slot] < image.label[0])
+    return rank
+
+
+@compiled
+def _masked_price(
+    words: Any, windows: Windows, contenders: Any, p: Int, floor: Int, unmasked: Int, exact: bool, gaps: Any
+) -> Int:
+    """What each contender that can reach `floor` lacks of it, as far as its best window is known.
+
+    Not `exact`: from the window that was best when last looked at, which holds no more than the best one.
+
+    Returns:
+        The number of gaps.
+    """
+    count = 0
+    for slot in contenders:
+        need = floor + windows.late[slot]
+        if windows.clean[slot] + unmasked < need:
+            continue
+        if windows.state[slot] == FLIPPED:
+            windows.outside[slot] = _held_outside(words, windows.voters[slot], windows.where[slot], p)
+            windows.state[slot] = AT_LEAST
+        if exact and windows.state[slot] == AT_LEAST:
+            most = min(windows.clean[slot], windows.best[slot])
+            windows.outside[slot], windows.where[slot] = _best_window_of_rival(
+                words, windows.voters[slot], p, most, windows.where[slot]
+            )
+            windows.state[slot] = EXACT
+        gaps[count] = max(0, need - windows.clean[slot] + windows.outside[slot])
+        count += 1
+    return count
+
+
+@compiled
+def _masked_rivals(
+    image: Image,
+    counts: Counts,
+    words: Any,
+    flips: Any,
+    offsets: Any,
+    windows: Windows,
+    scratch: MaskScratch,
+    unlisted: Int,
+    unlisted_late: Int,
+    priced: bool,
+) -> Int:
+    """The most rivals that may pass the true label at one position, over all positions.
+
+    Walks from one T_p to the next, keeping for each label its clean votes, and for each number of votes how
+    many rivals have as many left. A flip changes one of either, so that a position costs what changes in it,
+    however many labels there are.
+    """
+    clean, late, state, reach = windows.clean, windows.late, windows.state, scratch.reach
+    slots = image.slots
+    truth, votes, unmasked = windows.voters[0], image.total[0], counts.unknown
+    _by_votes(words, truth, scratch.held, scratch.order, scratch.starts)
+    guess = scratch.order[0]
+    # Two windows at most are taken from the true label; labels with fewer votes than that leaves never pass.
+    needed = votes - 2 * scratch.held[guess]
+    reach[:] = 0
+    num_contenders = 0
+    for slot in range(1, counts.listed):
+        clean[slot] = image.total[slot]
+        state[slot] = FLIPPED
+        for v in range(clean[slot] + 1):
+            reach[late[slot], v] += 1
+        if clean[slot] + unmasked >= needed:
+            scratch.contenders[num_contenders] = slot
+            num_contenders += 1
+    contenders = scratch.contenders[:num_contenders]
+    found = 0
+    touched = 0
+    floor: Int = -NEVER
+    for p in range(len(words)):
+        for f in range(offsets[p], offsets[p + 1]):
+            flip = flips[f]
+            slot = slots[flip ^ (flip >> 31)]
+            sign = 1 if flip >= 0 else -1
+            touched += sign
+            if slot < 0:
+                unmasked -= sign
+            elif slot == 0:
+                # The floor is v[y0] - max over p' of its voters in T_p ∪ T_p': none that becomes clean
+                # lowers it, and each that is touched by one at most.
+                floor -= flip >= 0
+            else:
+                # From v clean votes to v - 1 or the other way: one rival less, or more, has v.
+                v = clean[slot] + (flip < 0)
+                reach[late[slot], v] -= sign
+                clean[slot] -= sign
+                state[slot] = FLIPPED
+        # First with the floor at its lowest since it was last worked out, then with the floor itself.
+        passing, early, behind = _passing(reach, floor, unmasked, unlisted, unlisted_late)
+        if passing + early + behind <= found:
+            continue
+        taken, guess = _best_window_of_truth(words, truth, votes, scratch.held, scratch.order, p, guess)
+        floor = votes - scratch.held[p] - taken
+        passing, early, behind = _passing(reach, floor, unmasked, unlisted, unlisted_late)
+        if passing + early + behind <= found:
+            continue
+        if not priced:
+            found = passing + early + behind
+            continue
+        # First with a lower bound on what rivals lack: mostly this alone shows that no more can be paid for.
+        pools = Unlisted(max(floor, 0), early, max(floor + 1, 0), behind)
+        lifted = found
+        for exact in (False, True):
+            passing = _masked_price(words, windows, contenders, p, floor, unmasked, exact, scratch.gaps)
+            budget = touched + unmasked
+            lifted, _ = cheapest_first(scratch.gaps[:passing], pools, budget, found, scratch.lacking)
+            if lifted == found:
+                break
+        found = lifted
+    return found
 
 
 @compiled
 def masked(
-    ballots: Any,
-    truth: Any,
+    labels: Any,
+    units: Any,
+    members: Any,
     num_classes: Int,
     words: Any,
     lowest: bool,
@@ -669,160 +832,59 @@ def masked(
 ) -> None:
     """PatchGuard's masks: every label loses its best window, in the prediction and in the bound.
 
-    Walks from one T_p to the next, keeping for each label its clean votes, and for each number of votes how
-    many rivals have as many left. A flip changes one of either, so that a case costs what changes in it,
-    however many labels there are.
-
     Args:
-        ballots: [N, B]; a negative one is unknown: always the attacker's.
+        labels: [N, B, 1] hard ballots; a negative one is unknown: always the attacker's.
+        units: [N, 0, 0].
+        members: [N, 1], the true labels.
         words: [P, W], T_p as bits.
         priced: whether rivals share the budget (CostCert over masks) or each has it all (PatchGuard).
-        rank: [N], the position of the true label by masked score, or [0] if not asked for.
-        out: [N], the number of rivals that may pass the true label, or [0] if not asked for.
+        rank: [N], the position of the true label by masked score, or [0] if not requested.
+        out: [N], the number of rivals that may pass the true label, or [0] if not requested.
     """
-    count, num_mutants = ballots.shape
-    cases, width = words.shape
+    num_images, num_mutants, _ = labels.shape
+    positions, width = words.shape
     flips, offsets = _steps(words)
-    slot_of = np.full(num_classes, -1, dtype=np.int32)
-    voted = np.empty(num_mutants, dtype=np.int32)
-    name = np.empty(num_mutants + 1, dtype=np.int64)
-    votes = np.empty(num_mutants + 1, dtype=np.int64)
-    clean = np.empty(num_mutants + 1, dtype=np.int64)
-    # A rival that loses its ties with the true label comes after it: it needs one vote more.
-    after = np.empty(num_mutants + 1, dtype=np.int64)
-    voters = np.empty((num_mutants + 1, width), dtype=np.uint64)
-    # The window that holds most of a label's votes, how many, and how many of those outside T_p; the last
-    # is counted when it is asked for, and again after a flip.
-    best = np.empty(num_mutants + 1, dtype=np.int64)
-    where = np.empty(num_mutants + 1, dtype=np.int64)
-    outside = np.empty(num_mutants + 1, dtype=np.int64)
-    stale = np.empty(num_mutants + 1, dtype=np.int8)
-    counts = np.empty(cases, dtype=np.int32)
-    order = np.empty(cases, dtype=np.int32)
-    starts = np.empty(num_mutants + 1, dtype=np.int64)
-    # reach[after, v]: rivals with at least v clean votes.
-    reach = np.empty((2, num_mutants + 2), dtype=np.int64)
-    contenders = np.empty(num_mutants + 1, dtype=np.int64)
-    gaps = np.empty(num_mutants + 1, dtype=np.int64)
-    lacking = np.empty(COUNTED + 1, dtype=np.int64)
-    for n in range(count):
-        star = truth[n]
-        slot_of[star] = 0
-        name[0] = star
-        votes[0] = 0
-        voters[0] = 0
-        listed = 1
-        num_unknown = 0
-        for i in range(num_mutants):
-            label = ballots[n, i]
-            if label < 0:
-                voted[i] = -1
-                num_unknown += 1
-                continue
-            slot = slot_of[label]
-            if slot < 0:
-                slot = listed
-                slot_of[label] = slot
-                name[slot] = label
-                votes[slot] = 0
-                voters[slot] = 0
-                listed += 1
-            voted[i] = slot
-            votes[slot] += 1
-            voters[slot, i >> 6] |= np.uint64(1) << np.uint64(i & 63)
-        listed_after = 0
-        for slot in range(1, listed):
-            after[slot] = name[slot] > star
-            listed_after += after[slot]
-        unlisted_after = num_classes - 1 - star - listed_after
-        unlisted_before = num_classes - listed - unlisted_after
-
+    image = _blank_image(num_mutants, 1, 1, num_classes)
+    most = num_mutants + 1
+    windows = Windows(
+        np.empty((most, width), dtype=np.uint64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int8),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+    )
+    scratch = MaskScratch(
+        np.empty(positions, dtype=np.int32),
+        np.empty(positions, dtype=np.int32),
+        np.empty(most, dtype=np.int64),
+        np.empty((2, num_mutants + 2), dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(num_mutants + 2, dtype=np.int64),
+    )
+    for n in range(num_images):
+        counts = _read(image, labels[n], units[n], members[n])
+        truth = image.label[0]
+        unlisted_late = num_classes - 1 - truth
+        for slot in range(1, counts.listed):
+            loses_ties = image.label[slot] > truth
+            unlisted_late -= loses_ties
+            windows.late[slot] = lowest and loses_ties
+        unlisted = num_classes - counts.listed - unlisted_late
         if priced or len(rank) > 0:
-            _best_windows(flips, offsets, voted, listed, clean, best, where)
+            _best_windows(
+                flips, offsets, image.slots, counts.listed, windows.clean, windows.best, windows.where
+            )
         if len(rank) > 0:
-            score = votes[0] - best[0]
-            ahead = unlisted_before if score == 0 else 0
-            for slot in range(1, listed):
-                rival = votes[slot] - best[slot]
-                ahead += rival > score or (rival == score and not after[slot])
-            rank[n] = 1 + ahead
+            rank[n] = _masked_rank(image, counts, windows.best, unlisted)
         if len(out) > 0:
-            _windows(words, voters[0], counts, order, starts)
-            # Two windows at most are taken from the true label; labels with fewer votes than that leaves
-            # never pass.
-            needed = votes[0] - 2 * counts[order[0]]
-            reach[:] = 0
-            num_contenders = 0
-            for slot in range(1, listed):
-                clean[slot] = votes[slot]
-                stale[slot] = FLIPPED
-                after[slot] = after[slot] and lowest
-                for v in range(votes[slot] + 1):
-                    reach[after[slot], v] += 1
-                if votes[slot] + num_unknown >= needed:
-                    contenders[num_contenders] = slot
-                    num_contenders += 1
             if not lowest:
-                unlisted_before += unlisted_after
-                unlisted_after = 0
-            found = 0
-            budget = 0
-            free = num_unknown
-            floor: Int = -FOREVER
-            guess = order[0]
-            for p in range(cases):
-                for f in range(offsets[p], offsets[p + 1]):
-                    flip = flips[f]
-                    slot = voted[flip ^ (flip >> 31)]
-                    sign = 1 if flip >= 0 else -1
-                    budget += sign
-                    if slot < 0:
-                        free -= sign
-                    elif slot == 0:
-                        # The floor is v[y0] - max over p' of its voters in T_p ∪ T_p': none that becomes
-                        # clean lowers it, and each that is touched by one at most.
-                        floor -= flip >= 0
-                    else:
-                        # From v clean votes to v - 1 or the other way: one rival less, or more, has v.
-                        v = clean[slot] + (flip < 0)
-                        reach[after[slot], v] -= sign
-                        clean[slot] -= sign
-                        stale[slot] = FLIPPED
-                listed_passing, early, late = _passing(reach, floor, free, unlisted_before, unlisted_after)
-                if listed_passing + early + late <= found:
-                    continue
-                taken, guess = _best_window_outside(words, voters[0], votes[0], counts, order, p, guess)
-                floor = votes[0] - counts[p] - taken
-                listed_passing, early, late = _passing(reach, floor, free, unlisted_before, unlisted_after)
-                if listed_passing + early + late <= found:
-                    continue
-                if not priced:
-                    found = listed_passing + early + late
-                    continue
-                # First with what the last best window of each rival holds now, no more than its best window:
-                # mostly this alone shows that no more rivals can be paid for.
-                lifted = found
-                for exact in (False, True):
-                    passing = 0
-                    for c in range(num_contenders):
-                        slot = contenders[c]
-                        need = floor + after[slot]
-                        if clean[slot] + free < need:
-                            continue
-                        if stale[slot] == FLIPPED:
-                            outside[slot] = _held(words, voters[slot], where[slot], p)
-                            stale[slot] = AT_LEAST
-                        if exact and stale[slot] == AT_LEAST:
-                            outside[slot], where[slot] = _best_window_at_most(
-                                words, voters[slot], p, min(clean[slot], best[slot]), where[slot]
-                            )
-                            stale[slot] = EXACT
-                        gaps[passing] = max(0, need - clean[slot] + outside[slot])
-                        passing += 1
-                    lifted = _lifted(gaps[:passing], floor, early, late, budget + free, found, lacking)
-                    if lifted == found:
-                        break
-                found = lifted
-            out[n] = found
-        for slot in range(listed):
-            slot_of[name[slot]] = -1
+                unlisted += unlisted_late
+                unlisted_late = 0
+            _mark_voters(image.slots, counts.listed, windows.voters)
+            out[n] = _masked_rivals(
+                image, counts, words, flips, offsets, windows, scratch, unlisted, unlisted_late, priced
+            )
+        _forget(image, counts)

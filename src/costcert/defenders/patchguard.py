@@ -24,9 +24,9 @@ import numpy.typing as npt
 from costcert.compiled import ready, side_by_side
 from costcert.defenders import kernels
 from costcert.defenders.base import Defender
-from costcert.defenders.worst_case import Counts, known_ties
+from costcert.defenders.worst_case import Arrays, Counts, known_ties
 from costcert.geometry.touch import Touched
-from costcert.votes.table import Votes, read_only
+from costcert.votes.table import Votes
 
 
 class PatchGuard(Defender):
@@ -40,10 +40,10 @@ class PatchGuard(Defender):
     def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
         images = np.arange(len(votes))[:, None]
         best_window = np.zeros((len(votes), votes.num_classes), dtype=np.int64)
-        for case in touched.sets():
-            window = np.zeros_like(best_window)
-            np.add.at(window, (images, votes.ballots[:, case]), 1)
-            np.maximum(best_window, window, out=best_window)
+        for window in touched.sets():
+            held = np.zeros_like(best_window)
+            np.add.at(held, (images, votes.ballots[:, window]), 1)
+            np.maximum(best_window, held, out=best_window)
         return super().scores(votes, touched) - best_window
 
     def position(self, votes: Votes, touched: Touched) -> Counts:
@@ -66,22 +66,23 @@ class PatchGuard(Defender):
         rank: Counts | None = None,
         passing: Counts | None = None,
     ) -> None:
-        ballots = votes.ballots
-        if votes.known is not None:
-            ballots = read_only(np.where(votes.known, ballots, np.int32(-1)))
+        labels, units = Arrays.of(votes)
+        members = np.ascontiguousarray(votes.truth[:, None], dtype=np.int32)
         lowest = known_ties(ties)
-        empty = np.empty(0, dtype=np.int64)
+        not_requested = np.empty(0, dtype=np.int64)
 
-        def work(start: int, stop: int) -> None:
+        def work(first: int, last: int) -> None:
+            images = slice(first, last)
             kernels.masked(
-                ballots[start:stop],
-                votes.truth[start:stop],
+                labels[images],
+                units[images],
+                members[images],
                 votes.num_classes,
                 touched.words,
                 lowest,
                 self.priced,
-                empty if rank is None else rank[start:stop],
-                empty if passing is None else passing[start:stop],
+                not_requested if rank is None else rank[images],
+                not_requested if passing is None else passing[images],
             )
 
         ready(kernels.masked, lambda: work(0, 0))

@@ -1,10 +1,10 @@
-"""From Votes and Touched to the compiled walk, one thread a core."""
+"""From Votes and Touched to the compiled walks, one thread per core."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,7 @@ from costcert.votes.table import Votes, read_only
 
 Counts = npt.NDArray[np.int64]
 
-_NO_UNITS = read_only(np.zeros((0, 0, 0), np.int32))
-# Flips laid end to end at most, to bound memory: a walk among blocks alone has millions.
+# At most this many flips are laid end to end, to bound memory: a walk among blocks alone has millions.
 _LONG_WALK = 1 << 20
 
 
@@ -29,10 +28,27 @@ def known_ties(ties: str) -> bool:
     return ties == "lowest"
 
 
+class Arrays(NamedTuple):
+    """Votes as the kernels read them: [N, B, j] labels, -1 where a ballot is unknown, and their units."""
+
+    labels: npt.NDArray[np.int32]
+    units: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, votes: Votes) -> Arrays:
+        labels = votes.ballots[:, :, None] if votes.labels is None else votes.labels
+        units = np.zeros((len(votes), 0, 0), np.int32) if votes.units is None else votes.units
+        if votes.known is not None:
+            # Every certificate passes here, so that no unknown ballot is ever counted.
+            labels = np.where(votes.known[:, :, None], labels, np.int32(-1))
+        # Kernels are compiled for read-only arrays, as those of votes are.
+        return cls(read_only(labels), read_only(units))
+
+
 def worst_case(
     rule: int,
     votes: Votes,
-    cases: Sequence[Touched],
+    patches: Sequence[Touched],
     *,
     members: npt.NDArray[Any],
     ties: str = "against",
@@ -44,42 +60,29 @@ def worst_case(
         members: [N, M] labels the promise is about, -1 where an image has fewer than M.
         extras: [P], further budget.
     """
-    labels = votes.ballots[:, :, None] if votes.labels is None else votes.labels
-    units = _NO_UNITS if votes.units is None else votes.units
-    if votes.known is not None:
-        # Here, where every certificate comes by, so that no ballot is counted that nobody knows.
-        labels = np.where(votes.known[:, :, None], labels, np.int32(-1))
-    # Kernels are compiled for arrays that nobody can write to, as those of votes are.
-    labels = read_only(labels)
+    labels, units = Arrays.of(votes)
     members = np.ascontiguousarray(members, dtype=np.int32)
-    budgets = np.zeros(len(cases), np.int64) if extras is None else np.asarray(extras, np.int64)
-    out = np.empty((len(cases), len(votes)), dtype=np.int64)
-    lowest = known_ties(ties)
-    for start, stop in _together(cases):
-        flips, offsets, walks = _joined(cases[start:stop])
+    budgets = np.zeros(len(patches), np.int64) if extras is None else np.asarray(extras, np.int64)
+    terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, known_ties(ties), rule)
+    out = np.empty((len(patches), len(votes)), dtype=np.int64)
+    for together in _groups(patches):
+        flips, offsets, walks = _joined(patches[together])
 
         def work(
             first: int,
             last: int,
-            flips: npt.NDArray[np.int32] = flips,
-            offsets: npt.NDArray[np.int64] = offsets,
-            walks: npt.NDArray[np.int64] = walks,
-            patches: slice = slice(start, stop),
+            together: slice = together,
+            walk: tuple[Any, ...] = (flips, offsets, walks),
         ) -> None:
+            images = slice(first, last)
             kernels.worst(
-                labels[first:last],
-                units[first:last],
-                members[first:last],
-                votes.cap,
-                votes.num_classes,
-                flips,
-                offsets,
-                walks,
-                budgets[patches],
-                votes.tau,
-                lowest,
-                rule,
-                out[patches, first:last],
+                labels[images],
+                units[images],
+                members[images],
+                *walk,
+                budgets[together],
+                terms,
+                out[together, images],
             )
 
         ready(kernels.worst, partial(work, 0, 0))
@@ -87,27 +90,48 @@ def worst_case(
     return out
 
 
-def _together(cases: Sequence[Touched]) -> Iterator[tuple[int, int]]:
+def fewest_ahead(votes: Votes, touched: Touched, excluded: npt.NDArray[Any], *, ties: str) -> Counts:
+    """[N], how many labels stay ahead of an excluded one at the worst position (`kernels.fewest_ahead`).
+
+    Args:
+        excluded: [N], for each image the label that must stay out of the list.
+    """
+    labels, units = Arrays.of(votes)
+    members = np.ascontiguousarray(excluded[:, None], dtype=np.int32)
+    terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, known_ties(ties), kernels.CHEAPEST_FIRST)
+    out = np.empty(len(votes), dtype=np.int64)
+
+    def work(first: int, last: int) -> None:
+        images = slice(first, last)
+        walk = (touched.flips, touched.offsets)
+        kernels.fewest_ahead(labels[images], units[images], members[images], *walk, terms, out[images])
+
+    ready(kernels.fewest_ahead, partial(work, 0, 0))
+    side_by_side(work, len(votes))
+    return out
+
+
+def _groups(patches: Sequence[Touched]) -> Iterator[slice]:
     """Neighbouring patches whose walks are short enough to be laid end to end."""
     start = length = 0
-    for index, case in enumerate(cases):
-        if index > start and length + len(case.flips) > _LONG_WALK:
-            yield start, index
+    for index, patch in enumerate(patches):
+        if index > start and length + len(patch.flips) > _LONG_WALK:
+            yield slice(start, index)
             start, length = index, 0
-        length += len(case.flips)
-    yield start, len(cases)
+        length += len(patch.flips)
+    yield slice(start, len(patches))
 
 
 def _joined(
-    cases: Sequence[Touched],
+    patches: Sequence[Touched],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Walks laid end to end, so that the ballots of an image are read once for all of them."""
-    if len(cases) == 1:
-        return cases[0].flips, cases[0].offsets, np.array([0, len(cases[0])])
-    lengths = np.cumsum([0] + [len(case.flips) for case in cases])
-    offsets = [case.offsets[:-1] + length for case, length in zip(cases, lengths[:-1], strict=True)]
+    if len(patches) == 1:
+        return patches[0].flips, patches[0].offsets, np.array([0, len(patches[0])])
+    lengths = np.cumsum([0] + [len(patch.flips) for patch in patches])
+    offsets = [patch.offsets[:-1] + length for patch, length in zip(patches, lengths[:-1], strict=True)]
     return (
-        np.concatenate([case.flips for case in cases]),
+        np.concatenate([patch.flips for patch in patches]),
         np.concatenate([*offsets, lengths[-1:]]),
-        np.cumsum([0] + [len(case) for case in cases]),
+        np.cumsum([0] + [len(patch) for patch in patches]),
     )

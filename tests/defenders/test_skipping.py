@@ -1,0 +1,137 @@
+"""The rule that skips positions (docs/theory.md, "Positions that need no pricing") and the walk that uses it."""
+
+import naive
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import ties
+
+import costcert as cc
+from costcert.defenders import kernels, worst_case
+from costcert.geometry.touch import Touched
+
+RULES = [kernels.CHEAPEST_FIRST, kernels.PAIRWISE, kernels.EXPEL]
+
+
+def gaps_at(ballots, touched, truth, num_classes, ties):
+    alpha = naive.clean_votes(ballots, touched, num_classes)
+    rivals = [y for y in range(num_classes) if y != truth]
+    return alpha, sorted(max(0, alpha[truth] + naive.extra(y, truth, ties) - alpha[y]) for y in rivals)
+
+
+@st.composite
+def two_positions(draw):
+    """Soft ballots, and two touched sets that need not have anything in common."""
+    num_classes, size = draw(st.integers(2, 6)), draw(st.integers(1, 12))
+    cap = draw(st.integers(1, 9))
+    ballots = []
+    for _ in range(size):
+        units = draw(st.integers(0, cap))
+        first, second = draw(st.integers(0, num_classes - 1)), draw(st.integers(0, num_classes - 1))
+        ballots.append({first: cap - units, second: units} if first != second else {first: cap})
+    sets = [frozenset(draw(st.sets(st.integers(0, size - 1)))) for _ in "ab"]
+    return ballots, sets, draw(st.integers(0, num_classes - 1)), num_classes, cap
+
+
+@given(two_positions(), ties, st.data())
+def test_the_lemma(world, ties, data):
+    """What the lemma skips lifts no more than was found: by the definitions, without any kernel."""
+    ballots, (here, there), truth, num_classes, cap = world
+    before, gaps = gaps_at(ballots, here, truth, num_classes, ties)
+    after, others = gaps_at(ballots, there, truth, num_classes, ties)
+    lifted = naive.cheapest_first(gaps, cap * len(here))
+    if lifted == len(gaps):
+        return
+    found = data.draw(st.integers(lifted, len(gaps) - 1))
+    shortfall = sum(gaps[: found + 1]) - cap * len(here)
+    fallen = max(0, before[truth] - after[truth])
+    risen = sum(max(0, after[y] - before[y]) for y in range(num_classes) if y != truth)
+    if shortfall > cap * (len(there) - len(here)) + (found + 1) * fallen + risen:
+        assert naive.cheapest_first(others, cap * len(there)) <= found
+
+
+def walk(sets, size):
+    """The touched sets as a walk, in the order given."""
+    flips, offsets, before = [], [0], frozenset()
+    for touched in sets:
+        flips += [~i for i in sorted(before - touched)] + sorted(touched - before)
+        offsets.append(len(flips))
+        before = touched
+    return Touched(
+        size,
+        np.zeros((len(sets), 1, 2), np.int32),
+        np.array([len(touched) for touched in sets], np.int32),
+        np.array(flips, np.int32),
+        np.array(offsets, np.int64),
+    )
+
+
+@st.composite
+def walks(draw):
+    """Votes of a few images, hard or soft, some ballots unknown; and any sets in any order."""
+    num_classes, size = draw(st.integers(2, 7)), draw(st.integers(2, 16))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, num_classes, 3)
+    right = rng.random((3, size)) < draw(st.sampled_from([0.3, 0.6, 0.9]))
+    ballots = np.where(right, truth[:, None], rng.integers(0, num_classes, (3, size)))
+    shape = {"num_classes": num_classes, "ablation": "columns:1", "image_size": (1, size)}
+    if draw(st.booleans()):
+        shape["known"] = rng.random((3, size)) < 0.9
+    if draw(st.booleans()):
+        votes = cc.Votes(ballots, truth, **shape)
+    else:
+        cap = draw(st.sampled_from([1, 7, 65_536]))
+        second = rng.integers(0, num_classes, (3, size))
+        units = rng.integers(cap // 2, cap, (3, size), endpoint=True)
+        given = np.stack([units, np.where(second == ballots, 0, cap - units)], axis=-1)
+        tau = draw(st.integers(0, max(1, cap // 8)))
+        votes = cc.Votes.soft(np.stack([ballots, second], axis=-1), given, truth, cap=cap, **shape)
+        votes = votes.replace(tau=tau)
+    count = draw(st.integers(1, 20))
+    sets = [frozenset(np.flatnonzero(rng.random(size) < rng.random()).tolist()) for _ in range(count)]
+    return votes, sets
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(walks(), ties, st.integers(1, 3))
+def test_a_walk_finds_what_pricing_every_position_finds(rule, world, ties, members):
+    votes, sets = world
+    members = min(members, votes.num_classes) if rule != kernels.PAIRWISE else 1
+    table = (votes.truth[:, None] + np.arange(members)) % votes.num_classes
+    walked = worst_case.worst_case(rule, votes, [walk(sets, votes.num_mutants)], members=table, ties=ties)
+    # One patch for each position: a walk of one step is priced at once and skips nothing.
+    alone = [walk([touched], votes.num_mutants) for touched in sets]
+    each = worst_case.worst_case(rule, votes, alone, members=table, ties=ties)
+    assert walked[0].tolist() == each.max(axis=0).tolist()
+
+
+def test_most_positions_are_skipped(monkeypatch):
+    """The comparison above would say little if the walk priced every position anyway."""
+    rng = np.random.default_rng(0)
+    ballots = np.where(rng.random((1, 40)) < 0.9, 0, rng.integers(0, 5, (1, 40)))
+    votes = cc.Votes(ballots, [0], num_classes=5, ablation="columns:2", image_size=(1, 40))
+    sets = [frozenset(range(start, start + 3)) for start in range(37)]
+    labels, units = worst_case.Arrays.of(votes)
+    path = walk(sets, 40)
+    priced = []
+    for name in ("_worst_position", "_lift"):
+        monkeypatch.setattr(kernels, name, getattr(kernels, name).py_func)
+    lift = kernels._lift
+    monkeypatch.setattr(kernels, "_lift", lambda *args: priced.append(args) or lift(*args))
+    out = np.empty((1, 1), np.int64)
+    terms = kernels.Terms(5, 1, 0, False, kernels.CHEAPEST_FIRST)
+    kernels.worst.py_func(
+        labels,
+        units,
+        np.zeros((1, 1), np.int32),
+        path.flips,
+        path.offsets,
+        np.array([0, len(sets)]),
+        np.zeros(1, np.int64),
+        terms,
+        out,
+    )
+    assert 1 <= len(priced) <= len(sets) // 4
+    assert out.tolist() == [[0]]
