@@ -1,15 +1,15 @@
-"""The rule that skips positions (docs/theory.md, "Positions that need no pricing") and the walk that uses it."""
+"""The rule that skips positions, and the walk that uses it: docs/theory.md#positions-that-need-no-pricing."""
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import ties
 
 import costcert as cc
+import naive
 from costcert.defenders import kernels, worst_case
 from costcert.geometry.touch import Touched
+from strategies import ties
 
 RULES = [kernels.CHEAPEST_FIRST, kernels.PAIRWISE, kernels.EXPEL]
 
@@ -84,9 +84,13 @@ def walks(draw):
     else:
         cap = draw(st.sampled_from([1, 7, 65_536]))
         second = rng.integers(0, num_classes, (3, size))
-        units = rng.integers(cap // 2, cap, (3, size), endpoint=True)
-        given = np.stack([units, np.where(second == ballots, 0, cap - units)], axis=-1)
-        tau = draw(st.integers(0, max(1, cap // 8)))
+        # Some mutants give next to nothing: only tau changes when those become clean.
+        units = np.where(
+            rng.random((3, size)) < 0.7, rng.integers(cap // 2, cap, (3, size), endpoint=True), 0
+        )
+        rest = rng.integers(0, cap - units, endpoint=True) * rng.integers(0, 1, (3, size), endpoint=True)
+        given = np.stack([units, np.where(second == ballots, 0, rest)], axis=-1)
+        tau = round(cap * draw(st.sampled_from([0, 0.1, 0.2, 0.3, 0.4])))
         votes = cc.Votes.soft(np.stack([ballots, second], axis=-1), given, truth, cap=cap, **shape)
         votes = votes.replace(tau=tau)
     count = draw(st.integers(1, 20))
@@ -107,6 +111,20 @@ def test_a_walk_finds_what_pricing_every_position_finds(rule, world, ties, membe
     assert walked[0].tolist() == each.max(axis=0).tolist()
 
 
+def test_a_mutant_that_becomes_clean_may_be_off():
+    """A mutant without units costs the attacker its budget, but tau lowers the threshold for every rival.
+
+    Touched: 4·10 − 2·4·4 = 8 to reach with 10 units, one rival. Clean: 4·10 − 2·4·5 = 0, all six.
+    """
+    units = np.full((1, 5, 1), 10)
+    units[0, 4] = 0
+    shape = {"num_classes": 7, "ablation": "columns:1", "image_size": (1, 5), "cap": 10}
+    votes = cc.Votes.soft(np.zeros((1, 5, 1), int), units, [0], **shape).replace(tau=4)
+    path = walk([frozenset({4}), frozenset()], 5)
+    found = worst_case.worst_case(kernels.CHEAPEST_FIRST, votes, [path], members=votes.truth[:, None])
+    assert found.tolist() == [[6]]
+
+
 def test_most_positions_are_skipped(monkeypatch):
     """The comparison above would say little if the walk priced every position anyway."""
     rng = np.random.default_rng(0)
@@ -120,18 +138,9 @@ def test_most_positions_are_skipped(monkeypatch):
         monkeypatch.setattr(kernels, name, getattr(kernels, name).py_func)
     lift = kernels._lift
     monkeypatch.setattr(kernels, "_lift", lambda *args: priced.append(args) or lift(*args))
-    out = np.empty((1, 1), np.int64)
+    out, members = np.empty((1, 1), np.int64), np.zeros((1, 1), np.int32)
     terms = kernels.Terms(5, 1, 0, False, kernels.CHEAPEST_FIRST)
-    kernels.worst.py_func(
-        labels,
-        units,
-        np.zeros((1, 1), np.int32),
-        path.flips,
-        path.offsets,
-        np.array([0, len(sets)]),
-        np.zeros(1, np.int64),
-        terms,
-        out,
-    )
+    walks = kernels.Walks(path.flips, path.offsets, np.array([0, len(sets)]))
+    kernels.worst.py_func(labels, units, members, walks, np.zeros(1, np.int64), terms, out)
     assert 1 <= len(priced) <= len(sets) // 4
     assert out.tolist() == [[0]]

@@ -229,13 +229,30 @@ def _forget(image: Image, counts: Counts) -> None:
 
 
 class Terms(NamedTuple):
-    """What is certified: classes, units the attacker gains per mutant, tau, ties to the lowest label, rule."""
+    """What is certified, the same for all images.
+
+    cap: U, units the attacker gains per mutant.
+    tau: units by which a clean ballot may be off, per label.
+    lowest: whether ties go to the lowest label.
+    rule: CHEAPEST_FIRST, PAIRWISE or EXPEL.
+    """
 
     num_classes: Int
     cap: Int
     tau: Int
     lowest: bool
     rule: Int
+
+
+class Walks(NamedTuple):
+    """The walks of several patches end to end: `geometry.touch.Touched` for `flips` and `offsets`.
+
+    starts: [K + 1], patch k takes the steps starts[k] … starts[k + 1] - 1.
+    """
+
+    flips: Any
+    offsets: Any
+    starts: Any
 
 
 class Scratch(NamedTuple):
@@ -250,7 +267,14 @@ class Scratch(NamedTuple):
 
 @inlined
 def _lift(
-    image: Image, counts: Counts, scratch: Scratch, star: Int, slack: Int, terms: Terms, budget: Int, found: Int
+    image: Image,
+    counts: Counts,
+    scratch: Scratch,
+    star: Int,
+    slack: Int,
+    terms: Terms,
+    budget: Int,
+    found: Int,
 ) -> tuple[Int, Int]:
     """How many rivals get past the member in slot `star`, by the rule of `terms`.
 
@@ -437,25 +461,13 @@ def _worst_position(
 
 
 @compiled
-def worst(
-    labels: Any,
-    units: Any,
-    members: Any,
-    flips: Any,
-    offsets: Any,
-    walks: Any,
-    extras: Any,
-    terms: Terms,
-    out: Any,
-) -> None:
+def worst(labels: Any, units: Any, members: Any, walks: Walks, extras: Any, terms: Terms, out: Any) -> None:
     """The worst case over all positions, for each patch and image.
 
     Args:
         labels: [N, B, j]; a mutant whose first label is negative is unknown: always the attacker's.
-        units: [N, B, j], or [0, 0, 0] where each label counts one.
+        units: [N, B, j], or [N, 0, 0] where each label counts one.
         members: [N, M] labels, the first ones >= 0, padded with -1.
-        flips, offsets: the walks of all patches, end to end (`geometry.touch.Touched`).
-        walks: [K + 1], walk k is the steps walks[k] … walks[k + 1] - 1 of `offsets`.
         extras: [K], budget the attacker has from the start.
         out: [K, N], the number of rivals lifted, or members expelled.
     """
@@ -471,10 +483,12 @@ def worst(
         np.empty(members.shape[1], dtype=np.int64),
     )
     for n in range(num_images):
-        counts = _read(image, labels[n], units[0 if hard else n], members[n])
-        for k in range(len(walks) - 1):
-            steps = offsets[walks[k] : walks[k + 1] + 1]
-            out[k, n] = _worst_position(image, labels_each, counts, scratch, flips, steps, extras[k], terms)
+        counts = _read(image, labels[n], units[n], members[n])
+        for k in range(len(walks.starts) - 1):
+            offsets = walks.offsets[walks.starts[k] : walks.starts[k + 1] + 1]
+            out[k, n] = _worst_position(
+                image, labels_each, counts, scratch, walks.flips, offsets, extras[k], terms
+            )
         _forget(image, counts)
 
 
@@ -688,7 +702,9 @@ def _best_window_of_rival(words: Any, voters: Any, p: Int, most: Int, guess: Int
 
 
 @inlined
-def _passing(reach: Any, floor: Int, unmasked: Int, unlisted: Int, unlisted_late: Int) -> tuple[Int, Int, Int]:
+def _passing(
+    reach: Any, floor: Int, unmasked: Int, unlisted: Int, unlisted_late: Int
+) -> tuple[Int, Int, Int]:
     """How many rivals may reach `floor`: listed ones, unlisted ones, and unlisted ones that lose ties."""
     listed = reach[0, max(floor - unmasked, 0)] + reach[1, max(floor + 1 - unmasked, 0)]
     return listed, unlisted if unmasked >= floor else 0, unlisted_late if unmasked > floor else 0

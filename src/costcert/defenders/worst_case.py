@@ -66,20 +66,15 @@ def worst_case(
     terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, known_ties(ties), rule)
     out = np.empty((len(patches), len(votes)), dtype=np.int64)
     for together in _groups(patches):
-        flips, offsets, walks = _joined(patches[together])
+        walks = _joined(patches[together])
 
-        def work(
-            first: int,
-            last: int,
-            together: slice = together,
-            walk: tuple[Any, ...] = (flips, offsets, walks),
-        ) -> None:
+        def work(first: int, last: int, together: slice = together, walks: kernels.Walks = walks) -> None:
             images = slice(first, last)
             kernels.worst(
                 labels[images],
                 units[images],
                 members[images],
-                *walk,
+                walks,
                 budgets[together],
                 terms,
                 out[together, images],
@@ -122,15 +117,13 @@ def _groups(patches: Sequence[Touched]) -> Iterator[slice]:
     yield slice(start, len(patches))
 
 
-def _joined(
-    patches: Sequence[Touched],
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _joined(patches: Sequence[Touched]) -> kernels.Walks:
     """Walks laid end to end, so that the ballots of an image are read once for all of them."""
     if len(patches) == 1:
-        return patches[0].flips, patches[0].offsets, np.array([0, len(patches[0])])
+        return kernels.Walks(patches[0].flips, patches[0].offsets, np.array([0, len(patches[0])]))
     lengths = np.cumsum([0] + [len(patch.flips) for patch in patches])
     offsets = [patch.offsets[:-1] + length for patch, length in zip(patches, lengths[:-1], strict=True)]
-    return (
+    return kernels.Walks(
         np.concatenate([patch.flips for patch in patches]),
         np.concatenate([*offsets, lengths[-1:]]),
         np.cumsum([0] + [len(patch) for patch in patches]),
