@@ -112,7 +112,7 @@ def window():
 
 @pytest.fixture
 def visit(window):
-    """Opens a service in a new page; at the end requests to other sites and console messages fail the test."""
+    """Opens a service in a new page; requests to other sites and console messages fail the test."""
     page, record = window
     visited = []
     allowed = []
