@@ -174,15 +174,15 @@ def worlds():
             cap = int(rng.integers(2, 9))
             labels = np.stack([ballots, rng.integers(0, classes, mutants)], axis=1)
             units = rng.integers(0, cap // 2 + 1, (mutants, 2))
-            made = cc.Votes.soft([labels], [units], [truth], cap=cap, cuts=near, **about)
+            votes = cc.Votes.soft([labels], [units], [truth], cap=cap, cuts=near, **about)
             terms = Terms(ties, epsilon, int(rng.integers(0, 2)))
         else:
-            made = cc.Votes([ballots], [truth], margins=near, **about)
+            votes = cc.Votes([ballots], [truth], margins=near, **about)
             terms = Terms(ties, epsilon)
         patch = cc.Rectangle(
             int(rng.integers(1, image_size[0] + 1)) if turn % 5 else 1, int(rng.integers(1, image_size[1]))
         )
-        yield made, terms, patch
+        yield votes, terms, patch
 
 
 EVERYWHERE = """async (inputs) => {
@@ -248,9 +248,9 @@ def test_its_arithmetic_equals_that_of_the_library(page):
     for (votes, terms, patch), wanted, found in zip(examples, expected, answers, strict=True):
         assert found["worst"] == wanted
         assert found["position"] == wanted["costcert"]
-        for place, held in found["sets"].items():
+        for place, touched_set in found["sets"].items():
             top, left = map(int, place.split(","))
-            assert held == [
+            assert touched_set == [
                 i
                 for i, region in enumerate(votes.ablation.regions(votes.image_size))
                 if region.rows.pixels(votes.image_size[0])[top : top + patch.height].any()
@@ -321,12 +321,12 @@ def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
     mutants = naive.kept([naive.Strips("columns", 5)], 24, 32)
     for top, left in ((3, 0), (20, 14), (9, 28), (0, 7)):
         drag_to(page, top, left)
-        held = naive.touched(mutants, {(top + y, left + x) for y in range(side) for x in range(side)})
-        alpha = naive.clean_votes(ballots, held, 6)
+        touched_set = naive.touched(mutants, {(top + y, left + x) for y in range(side) for x in range(side)})
+        alpha = naive.clean_votes(ballots, touched_set, 6)
         bars = shown_bars(page)
         assert {label: clean for _, label, clean, _ in bars} == dict(enumerate(alpha))
-        assert sum(added for *_, added in bars) == len(held)
-        here = naive.costcert(ballots, [held], truth, 6)
+        assert sum(added for *_, added in bars) == len(touched_set)
+        here = naive.costcert(ballots, [touched_set], truth, 6)
         (place,) = (place for place, label, *_ in bars if label == truth)
         assert place == here
         level = alpha[truth]
@@ -335,19 +335,19 @@ def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
         assert all(clean + added < level for place, _, clean, added in bars if place > here)
         table = shown_defenders(page)
         assert table["costcert"][1] == here
-        assert table["cbn"][1] == naive.cbn(ballots, [held], truth, 6)
+        assert table["cbn"][1] == naive.cbn(ballots, [touched_set], truth, 6)
         for name in certs.defenders:
             found = certs.rank(name, side)[row], certs.min_k(name, side)[row]
             assert (table[name][0], table[name][2]) == found
             assert table[name][1] <= table[name][2]
-        assert f"holds {len(held)} of 32 votes" in page.locator("#here").inner_text()
+        assert f"holds {len(touched_set)} of 32 votes" in page.locator("#here").inner_text()
         lit = page.evaluate(
             """() => { const c = document.querySelector('#strips canvas'), s = c.width / 32,
                 y = Math.round(42 * c.height / 46);
                 const d = c.getContext('2d').getImageData(0, y, c.width, 1).data;
                 return [...Array(32).keys()].filter((i) => d[4 * Math.floor((i + .5) * s) + 3] > 0); }"""
         )
-        assert lit == sorted(held)
+        assert lit == sorted(touched_set)
 
 
 def test_the_worst_place_reaches_the_certificate(page, votes):
@@ -401,8 +401,8 @@ def test_sliders_move_everything(page, votes, kind):
         assert f"{side} × {side} px" in page.locator("#size-shown").inner_text()
     if kind == "soft":
         bars = shown_bars(page)
-        held = page.evaluate("costcert.state.width") + 4
-        assert sum(added for *_, added in bars) == pytest.approx(held, abs=0.02)
+        num_touched = page.evaluate("costcert.state.width") + 4
+        assert sum(added for *_, added in bars) == pytest.approx(num_touched, abs=0.02)
 
 
 def test_stickers_need_not_be_square(page, votes):
@@ -675,8 +675,8 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
         margins=rng.random(votes.ballots.shape),
     )
     terms = Terms("lowest", 0.1)
-    made = cc.certify(distrusted, [2, 5], ["costcert", "drs"], ties="lowest", epsilon=0.1)
-    with served(Session(distrusted, terms=terms, certificates=made)) as where:
+    certificates = cc.certify(distrusted, [2, 5], ["costcert", "drs"], ties="lowest", epsilon=0.1)
+    with served(Session(distrusted, terms=terms, certificates=certificates)) as where:
         page = visit(where)
         assert state(page, "about.sides") == [2, 5]
         for side in (5, 4):

@@ -393,7 +393,7 @@ def test_a_body_without_a_length_is_cut_off(client):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("", "JSON"),
         ("[" * 100_000, "JSON"),
@@ -419,10 +419,10 @@ def test_a_body_without_a_length_is_cut_off(client):
         ('{"unheard": 1, "image": "00001", "patches": ["2"]}', "unheard"),
     ],
 )
-def test_bad_requests_are_answered_in_a_sentence(client, body, said):
+def test_bad_requests_are_answered_in_a_sentence(client, body, message):
     answer = client.post("/certify", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
-    assert said.lower() in answer.json()["detail"].lower()
+    assert message.lower() in answer.json()["detail"].lower()
 
 
 def test_other_media_are_refused(client):
@@ -621,14 +621,14 @@ def test_what_to_show(tmp_path, votes):
         votes.ballots[:5], votes.truth[:5], num_classes=4, ablation="columns:3", image_size=(6, 8)
     )
     cc.write_votes(other, tmp_path / "other")
-    for request, said in (
+    for request, message in (
         (Request(), "say what to show"),
         (Request(source=tmp_path, demo=True), "say what to show"),
         (Request(source=tmp_path / "certs", votes=tmp_path / "other"), "not what"),
         (Request(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "nowhere is not there"),
         (Request(source=tmp_path / "nowhere"), "nowhere"),
     ):
-        with pytest.raises(CostcertError, match=said):
+        with pytest.raises(CostcertError, match=message):
             opened(request)
 
 
@@ -660,7 +660,7 @@ def test_the_client_of_the_examples(session, votes, tmp_path):
     (tmp_path / "mine.png").write_bytes(picture()[1])
     deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
     with served(session, deployed=deployed, access=Access(token="a long secret")) as where:
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "client.py"), where, str(tmp_path / "mine.png")],
             env={**os.environ, "COSTCERT_TOKEN": "a long secret"},
             capture_output=True,
@@ -669,13 +669,13 @@ def test_the_client_of_the_examples(session, votes, tmp_path):
             check=True,
         ).stdout
     top = int(deployed.predict(Image.open(tmp_path / "mine.png"), k=1)[0, 0])
-    assert said.startswith(f"{votes.image_ids[0]}: class {votes.truth[0]}, 8 ballots\n")
-    side = int(re.search(r"square:(\d+)", said)[1])
+    assert output.startswith(f"{votes.image_ids[0]}: class {votes.truth[0]}, 8 ballots\n")
+    side = int(re.search(r"square:(\d+)", output)[1])
     min_k = cc.certify(votes.hard(), side).min_k("costcert", side)[0]
-    assert f"costcert: stays in the top {min_k} under" in said
-    assert f"mine.png: class {top}," in said
+    assert f"costcert: stays in the top {min_k} under" in output
+    assert f"mine.png: class {top}," in output
     min_k = deployed.certify(Image.open(tmp_path / "mine.png"), [top], side).min_k("costcert", side)[0]
-    assert f"class {top} stays in the top {min_k} under" in said
+    assert f"class {top} stays in the top {min_k} under" in output
 
 
 def test_a_port_that_is_taken():
@@ -713,8 +713,8 @@ def command(*words):
         yield found[0], memory
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=LONG)
-        assert "Traceback" not in said, said
+        _, errors = process.communicate(timeout=LONG)
+        assert "Traceback" not in errors, errors
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ const $ = (id) => document.getElementById(id);
 const FRAME = { left: 48, right: 410, top: 10, bottom: 200 };
 
 function shape(tag, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
 }
 
 const y = (share) => FRAME.bottom - share * (FRAME.bottom - FRAME.top);

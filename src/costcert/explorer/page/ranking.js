@@ -4,9 +4,9 @@ const $ = (id) => document.getElementById(id);
 const MAX_BARS = 12;
 
 export function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
 }
 
 const asVotes = (units, cap) => {
