@@ -1,4 +1,4 @@
-"""Asks a running `costcert explore` about its own images and about a picture; needs nothing but Python.
+"""A client of `costcert explore`: certificates of its images and of a picture; needs only Python.
 
 costcert explore --demo --no-browser &
 python examples/client.py http://127.0.0.1:8710 [PICTURE]
@@ -20,46 +20,46 @@ KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".web
 
 
 class Service:
-    """A service that may be busy, and then says when to come back."""
+    """A service that may be busy: requests are sent again after the time in Retry-After."""
 
     def __init__(self, address: str, token: str | None = None) -> None:
         self.address = address.rstrip("/")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def ask(self, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
+    def request(self, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
         headers = {**self.headers, **({"Content-Type": kind} if body is not None else {})}
-        request = urllib.request.Request(self.address + path, body, headers)  # noqa: S310
+        message = urllib.request.Request(self.address + path, body, headers)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-                return json.load(answer)
+            with urllib.request.urlopen(message, timeout=60) as response:  # noqa: S310
+                return json.load(response)
         except urllib.error.HTTPError as error:
             if error.code not in (429, 503):
-                raise SystemExit(f"{error.code}: {json.load(error)['detail']}") from None
+                raise SystemExit(f"{error.code}: {error.read().decode()}") from None
             time.sleep(float(error.headers.get("Retry-After", "1")))
-        return self.ask(path, body, kind)
+        return self.request(path, body, kind)
 
 
 def main(address: str, picture: str | None = None) -> None:
     service = Service(address, os.environ.get("COSTCERT_TOKEN"))
-    about = service.ask("/about")
+    about = service.request("/about")
     names = about["class_names"] or [f"class {label}" for label in range(about["num_classes"])]
     patch = f"square:{about['sides'][len(about['sides']) // 3]}"
 
-    image = service.ask("/images")["ids"][0]
-    votes = service.ask(f"/votes/{quote(image)}")
+    image = service.request("/images")["ids"][0]
+    votes = service.request(f"/votes/{quote(image)}")
     print(f"{image}: {names[votes['truth']]}, {len(votes['ballots'])} ballots")
 
-    question = json.dumps({"image": image, "patches": [patch]}).encode()
-    (found,) = service.ask("/certify", question)["certificates"]
+    body = json.dumps({"image": image, "patches": [patch]}).encode()
+    (found,) = service.request("/certify", body)["certificates"]
     for defender, certificate in found["defenders"].items():
         print(f"  {defender}: stays in the top {certificate['min_k']} under any {patch} sticker")
 
     if picture is not None:
         path = Path(picture)
         content, kind = path.read_bytes(), KINDS.get(path.suffix.lower(), "image/jpeg")
-        top = service.ask("/predict?k=3", content, kind)["top"]
+        top = service.request("/predict?k=3", content, kind)["top"]
         print(f"{path.name}: {', '.join(names[each['label']] for each in top)}")
-        answer = service.ask(f"/certify?patch={patch}", content, kind)
+        answer = service.request(f"/certify?patch={patch}", content, kind)
         min_k = answer["certificates"][0]["defenders"]["costcert"]["min_k"]
         print(f"  {names[answer['label']]} stays in the top {min_k} under any {patch} sticker")
 

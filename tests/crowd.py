@@ -1,4 +1,4 @@
-"""Many clients at once against a service, and how often it gave each status.
+"""Many clients at once against a service, and how often it answered with each status.
 
 python crowd.py ADDRESS CLIENTS SECONDS
 """
@@ -10,26 +10,26 @@ import time
 from collections import Counter
 from urllib.parse import urlsplit
 
-QUESTION = json.dumps({"image": "7", "patches": ["square:32"], "attack": True}).encode()
+REQUEST = json.dumps({"image": "7", "patches": ["square:32"], "attack": True}).encode()
 
 
 def requests(host):
-    """What clients ask for, light and heavy."""
+    """Requests of the clients, light and heavy."""
     for path in ("/healthz", "/votes/3", "/certificates?patch=square:16", "/accuracy?patch=square:40"):
         yield f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
     head = f"POST /certify HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    yield f"{head}Content-Length: {len(QUESTION)}\r\n\r\n".encode() + QUESTION
+    yield f"{head}Content-Length: {len(REQUEST)}\r\n\r\n".encode() + REQUEST
 
 
 async def client(number, where, until, found):
     turn = number
-    asks = list(requests(where.netloc))
+    messages = list(requests(where.netloc))
     reader = writer = None
     while time.monotonic() < until:
         try:
             if writer is None:
                 reader, writer = await asyncio.open_connection(where.hostname, where.port)
-            writer.write(asks[turn % len(asks)])
+            writer.write(messages[turn % len(messages)])
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
             length = int(head.partition("content-length:")[2].split("\r\n")[0])
             await reader.readexactly(length)

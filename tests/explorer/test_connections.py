@@ -1,12 +1,9 @@
-"""Connections that dawdle: each is closed in time, and all of them together keep nobody out."""
+"""Slow clients: each connection is closed at its deadline, and all of them together do not block others."""
 
 import asyncio
 import json
-import re
-import socket
 import threading
-import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,18 +23,16 @@ from fastapi import FastAPI, Response
 
 import costcert as cc
 from costcert.explorer import serving
-from costcert.explorer.connections import Table
+from costcert.explorer.connections import ConnectionTable
+from costcert.explorer.limits import Limits
 from costcert.explorer.service import create_app
 from costcert.explorer.session import Session
-from costcert.explorer.uploads import Limits
-from served import running, served
+from served import LONG, connect, half_body, head, running, served, wait_until
 
-# Seconds, far beyond what anything here takes: whatever is not there by then never comes.
-LONG = 60.0
 # More than the buffers between two sockets hold.
 LARGE = 32 << 20
 JSON = {"content-type": "application/json"}
-QUESTION = json.dumps({"image": "2", "patches": ["square:2"]}).encode()
+REQUEST = json.dumps({"image": "2", "patches": ["square:2"]}).encode()
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +45,8 @@ def session():
     )
 
 
-def connect(where):
-    return socket.create_connection(("127.0.0.1", httpx.URL(where).port), timeout=LONG)
-
-
-def head(where, line="GET /healthz", *fields):
-    """All of a request's head but its end."""
-    lines = (f"{line} HTTP/1.1", f"Host: {httpx.URL(where).netloc.decode()}", *fields)
-    return "".join(f"{each}\r\n" for each in lines).encode()
-
-
-def half_body(where, line="POST /certify"):
-    return head(where, line, "Content-Type: application/json", "Content-Length: 50000") + b"\r\n{"
-
-
 def gone(connection):
-    """Whether the service has closed it; what it said before is read and forgotten."""
+    """Whether the service has closed it; answers before that are discarded."""
     connection.setblocking(False)
     try:
         while connection.recv(1 << 16):
@@ -78,7 +59,7 @@ def gone(connection):
 
 
 def refuses(connection):
-    """The same, found out by sending a byte: one now and then is no progress, and moves no deadline."""
+    """The same, found out by sending a byte, which must not move the deadline."""
     connection.setblocking(False)
     try:
         connection.send(b"x")
@@ -89,16 +70,31 @@ def refuses(connection):
     return False
 
 
-def wait_until(done):
-    end = time.monotonic() + LONG
-    while not done():
-        assert time.monotonic() < end, "this never came about"
-        time.sleep(0.01)
+def healthy(where):
+    """Whether the service answers; with a short idle time a slow test may lose its own connection."""
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{where}healthz", timeout=LONG).status_code == 200
+    return False
+
+
+def answering(where, sent):
+    """A connection whose answer has begun; again where it was closed before all was sent."""
+
+    def attempt():
+        slow = connect(where)
+        with suppress(OSError):
+            slow.sendall(sent)
+            if slow.recv(9) == b"HTTP/1.1 ":
+                return slow
+        slow.close()
+        return None
+
+    return wait_until(attempt)
 
 
 @contextmanager
 def files(wanted):
-    """As many open files as this needs, where the system allows it."""
+    """Raise the limit of open files, where the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         pytest.skip(f"this needs {wanted} open files, and the system allows {hard}")
@@ -110,26 +106,26 @@ def files(wanted):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_hundreds_that_dawdle_keep_nobody_out(session):
-    """None of them reaches its deadline here: room is made by those that came first."""
+def test_hundreds_of_slow_clients_do_not_block_others(session):
+    """No deadline is reached here: the oldest connections are closed for new ones."""
     limits = Limits(idle=10 * LONG, seconds=10 * LONG)
     with files(2500), ExitStack() as stack:
         where = stack.enter_context(served(session, limits=limits))
-        dawdlers = []
+        slow = []
         for sent in (half_body(where), b"", head(where)):
             for _ in range(320):
-                dawdlers.append(stack.enter_context(connect(where)))
-                dawdlers[-1].sendall(sent)
+                slow.append(stack.enter_context(connect(where)))
+                slow[-1].sendall(sent)
         # All are of one client, which may have half of the table.
         stay = limits.connections // 2
-        wait_until(lambda: sum(map(gone, dawdlers)) >= len(dawdlers) - stay)
-        assert not any(gone(each) for each in dawdlers[-stay:])
+        wait_until(lambda: sum(map(gone, slow)) >= len(slow) - stay)
+        assert not any(gone(each) for each in slow[-stay:])
         for _ in range(3):
             assert httpx.get(f"{where}healthz", timeout=LONG).status_code == 200
-            found = httpx.post(f"{where}certify", content=QUESTION, headers=JSON, timeout=LONG)
+            found = httpx.post(f"{where}certify", content=REQUEST, headers=JSON, timeout=LONG)
             assert found.status_code == 200
-        # Each of those took the place of one at most, and all others were there all the while.
-        assert not any(gone(each) for each in dawdlers[6 - stay :])
+        # Each of these requests replaced one connection at most, and all others stayed open.
+        assert not any(gone(each) for each in slow[6 - stay :])
 
 
 @pytest.mark.parametrize(
@@ -143,35 +139,52 @@ def test_hundreds_that_dawdle_keep_nobody_out(session):
         lambda where: head(where) + b"\r\n",
         lambda where: head(where) + b"\r\n" + head(where),
     ],
-    ids=["nothing", "head", "body", "body nobody reads", "body of a GET", "idle", "second head"],
+    ids=["nothing", "head", "body", "body that is not read", "body of a GET", "idle", "second head"],
 )
-def test_whoever_comes_to_no_end_is_let_go_of(session, sent):
+def test_slow_clients_are_disconnected(session, sent):
     with served(session, limits=Limits(idle=0.3, seconds=0.3)) as where, ExitStack() as stack:
         silent, trickling = (stack.enter_context(connect(where)) for _ in range(2))
         for each in (silent, trickling):
-            each.sendall(sent(where))
+            # On a busy machine its deadline may be over by now.
+            with suppress(OSError):
+                each.sendall(sent(where))
         wait_until(lambda: refuses(trickling))
         wait_until(lambda: gone(silent))
-        assert httpx.get(f"{where}healthz").status_code == 200
+        wait_until(lambda: healthy(where))
 
 
-def test_a_body_that_broke_off_is_no_fault_of_ours(session, capsys):
-    with served(session) as where:
+class Recorder:
+    """Middleware that notes when a request begins and ends."""
+
+    def __init__(self, app, begun, ended):
+        self.app, self.begun, self.ended = app, begun, ended
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        self.begun.set()
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.ended.set()
+
+
+def test_a_body_that_broke_off_is_not_logged_as_an_error(session, capsys):
+    app, begun, ended = create_app(session), threading.Event(), threading.Event()
+    app.add_middleware(Recorder, begun=begun, ended=ended)
+    with running(app) as where:
         with connect(where) as leaving:
             leaving.sendall(half_body(where))
-            wait_until(lambda: under_way(where) == 2)
-        wait_until(lambda: under_way(where) == 1)
+            assert begun.wait(LONG)
+            assert not ended.is_set()
+        assert ended.wait(LONG)
     assert "Exception" not in capsys.readouterr().err
-
-
-def under_way(where):
-    """Requests that the service is at, this one among them."""
-    return int(re.search(r"\ncostcert_requests_under_way (\d+)\n", httpx.get(f"{where}metrics").text)[1])
 
 
 @pytest.fixture
 def large():
-    """An app that has a large answer, and one that it keeps back until told."""
+    """An app with a large answer, and one that waits for another request."""
     app = FastAPI()
     app.state.begun, app.state.go = threading.Event(), asyncio.Event()
 
@@ -194,55 +207,53 @@ def large():
 
 
 @pytest.mark.parametrize("field", ["Accept: */*", "Connection: close"])
-def test_an_answer_that_nobody_fetches_is_not_kept(large, field):
+def test_an_answer_that_is_not_fetched_is_dropped(large, field):
     large.state.limits = Limits(idle=0.3, seconds=0.3)
-    with running(large) as where, connect(where) as slow:
-        slow.sendall(head(where, "GET /large", field) + b"\r\n")
-        assert slow.recv(9) == b"HTTP/1.1 "
+    with running(large) as where, answering(where, head(where, "GET /large", field) + b"\r\n") as slow:
         wait_until(lambda: refuses(slow))
 
 
 def test_a_large_answer_may_be_fetched_slowly(large):
-    large.state.limits = Limits(idle=0.1, seconds=10 * LONG)
-    with running(large) as where, connect(where) as slow:
-        slow.sendall(head(where, "GET /large") + b"\r\n")
-        said = slow.recv(1 << 16)
-        # Idle time would be over long before the rest is fetched.
-        time.sleep(1)
-        length = said.index(b"\r\n\r\n") + 4 + LARGE
-        got = len(said)
+    large.state.limits = Limits(idle=0.3, seconds=10 * LONG)
+    with running(large) as where, answering(where, head(where, "GET /large") + b"\r\n") as slow:
+        with connect(where) as idle:
+            # The idle time of this later connection is over, and so would be that of the one before.
+            wait_until(lambda: gone(idle))
+        start = b"HTTP/1.1 " + slow.recv(1 << 16)
+        length = start.index(b"\r\n\r\n") + 4 + LARGE
+        got = len(start)
         while got < length and (part := slow.recv(1 << 20)):
             got += len(part)
         assert got == length
 
 
-def test_work_under_way_is_not_given_up_for_newcomers(large):
+def test_a_busy_connection_is_not_closed_for_a_new_one(large):
     large.state.limits = Limits(connections=8)
     with running(large) as where, ExitStack() as stack:
         working = stack.enter_context(connect(where))
         working.sendall(head(where, "GET /later") + b"\r\n")
         assert large.state.begun.wait(LONG)
-        dawdlers = [stack.enter_context(connect(where)) for _ in range(20)]
-        wait_until(lambda: sum(map(gone, dawdlers)) == 17)
-        assert httpx.get(f"{where}go").status_code == 200
+        idle = [stack.enter_context(connect(where)) for _ in range(20)]
+        wait_until(lambda: sum(map(gone, idle)) == 17)
+        assert httpx.get(f"{where}go", timeout=LONG).status_code == 200
         assert working.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
 
 def test_connections_are_fewer_than_files(session, monkeypatch):
-    def most(soft):
+    def limits(soft):
         monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, soft))
         config = serving.server(create_app(session)).config
         assert config.limit_concurrency is None
-        return config.http.table.most, config.backlog
+        return config.http.table.limit, config.backlog
 
-    assert most(resource.RLIM_INFINITY) == most(65536) == most(1024) == (512, 64)
+    assert limits(resource.RLIM_INFINITY) == limits(65536) == limits(1024) == (512, 64)
     for soft in (256, 1024):
-        connections, at_once = most(soft)
+        connections, at_once = limits(soft)
         assert connections + 4 * at_once < soft
 
 
 @dataclass(eq=False)
-class Someone:
+class Entry:
     address: int
     dropped: list
 
@@ -250,29 +261,29 @@ class Someone:
         self.dropped.append(self)
 
 
-EVENTS = st.tuples(st.sampled_from(["enter", "enter", "work", "dawdle", "leave"]), st.integers(0, 11))
+EVENTS = st.tuples(st.sampled_from(["add", "add", "mark_busy", "mark_waiting", "remove"]), st.integers(0, 11))
 
 
 @given(st.lists(EVENTS, max_size=80), st.integers(1, 8))
-def test_whoever_dawdles_longest_makes_room(events, most):
-    """Against a table that is looked through anew each time: since when each has waited, if it does."""
-    table, dropped = Table(most), []
-    everybody = [Someone(number % 3, dropped) for number in range(12)]
+def test_the_connection_that_waited_longest_is_dropped(events, limit):
+    """Against a naive table: since when each connection waits, or None while it is busy."""
+    table, dropped = ConnectionTable(limit), []
+    entries = [Entry(number % 3, dropped) for number in range(12)]
     since, expected = {}, []
-    for now, (what, number) in enumerate(events):
-        who = everybody[number]
-        if (what == "enter") == (who in since):
+    for now, (method, number) in enumerate(events):
+        entry = entries[number]
+        if (method == "add") == (entry in since):
             continue
-        getattr(table, what)(who)
-        since[who] = None if what == "work" else now
-        if what == "leave":
-            del since[who]
-        elif what == "enter":
-            own = [each for each in since if each.address == who.address]
-            too_many = own if len(own) > max(1, most // 2) else list(since) if len(since) > most else []
+        getattr(table, method)(entry)
+        since[entry] = None if method == "mark_busy" else now
+        if method == "remove":
+            del since[entry]
+        elif method == "add":
+            own = [each for each in since if each.address == entry.address]
+            too_many = own if len(own) > max(1, limit // 2) else list(since) if len(since) > limit else []
             waiting = [each for each in too_many if since[each] is not None]
             if waiting:
                 expected.append(min(waiting, key=since.get))
                 del since[expected[-1]]
         assert dropped == expected
-        assert len(since) <= most
+        assert len(since) <= limit

@@ -1,6 +1,5 @@
-"""The page of `costcert explore` in a real browser: what it shows is what the library says."""
+"""The page of `costcert explore` in a real browser: what it shows equals what the library computes."""
 
-import io
 import re
 import time
 
@@ -10,8 +9,6 @@ import pytest
 pytest.importorskip("fastapi", reason="the page needs costcert[explore]")
 pytest.importorskip("uvicorn", reason="the page needs costcert[explore]")
 pytest.importorskip("PIL", reason="pictures need Pillow")
-
-from PIL import Image
 
 import costcert as cc
 import naive
@@ -24,7 +21,7 @@ from costcert.explorer.pictures import Pictures
 from costcert.explorer.session import Session
 from costcert.geometry.sizes import as_image_size
 from costcert.geometry.touch import touched
-from served import served
+from served import LONG, imagenet_votes, picture, served, wait_until
 from tiny import Tiny
 
 NAMES = ("shoe", "<b>bag</b> & co", "coat", "dress", "shirt", "hat")
@@ -42,7 +39,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def votes(model):
-    """Ballots of 80 noisy pictures, some of which are what most of their mutants say."""
+    """Ballots of 80 noisy pictures, some of which have the label that most of their mutants vote for."""
     rng = np.random.default_rng(5)
     images = rng.integers(0, 256, (80, 24, 32), dtype=np.uint8)
     cast = cc.vote(model, ArrayDataset("noise", images, np.zeros(80)), "columns:5", soft=cc.Soft(0.1, 3))
@@ -87,19 +84,24 @@ def address(session, deployed):
         yield where
 
 
-def until(page, condition, seconds=20):
-    """Wait for it; Playwright's own way evaluates strings in the page, which the page's policy forbids."""
-    end = time.monotonic() + seconds
+def until(page, condition):
+    """Wait for a condition; Playwright's own way evaluates strings in the page, which its policy forbids."""
+    end = time.monotonic() + LONG
     while not page.evaluate(condition):
         assert time.monotonic() < end, f"never true: {condition}"
         page.wait_for_timeout(20)
 
 
 def ready(page):
-    page.wait_for_selector("html[data-ready]", timeout=120_000)
-    # Nothing is under way any more: the table of this sticker is there, and the curves are whole.
-    until(page, "costcert.state.table && costcert.state.anywhere")
+    page.wait_for_selector("html[data-ready]")
+    settled(page)
+    # The curves are complete.
     page.wait_for_load_state("networkidle")
+
+
+def settled(page):
+    """The certificates of this sticker are loaded, for all images and for the one on the page."""
+    until(page, "costcert.state.table && costcert.state.anywhere")
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +112,15 @@ def window():
 
 @pytest.fixture
 def visit(window):
-    """Opens a service in a fresh page; what it asks elsewhere and complains about is told at the end."""
-    page, heard = window
+    """Opens a service in a new page; requests to other sites and console messages fail the test."""
+    page, record = window
     visited = []
     allowed = []
 
     def go(where, *, width=1280, scheme="light", wait=True, complaints=()):
         page.goto("about:blank")
         if not visited:
-            for found in heard.values():
+            for found in record.values():
                 found.clear()
         visited.append(where)
         allowed.extend(complaints)
@@ -132,8 +134,8 @@ def visit(window):
     yield go
     homes = tuple(where.partition("#")[0] for where in visited)
     elsewhere = ("about:", "data:", "blob:", *homes)
-    assert [url for url in heard["requests"] if not url.startswith(elsewhere)] == []
-    assert [text for text in heard["complaints"] if not any(known in text for known in allowed)] == []
+    assert [url for url in record["requests"] if not url.startswith(elsewhere)] == []
+    assert [text for text in record["complaints"] if not any(known in text for known in allowed)] == []
 
 
 @pytest.fixture
@@ -145,7 +147,7 @@ def page(visit, address):
 
 
 def worlds():
-    """Small elections of every kind: families, soft and hard, ties, ballots not cast or not trusted."""
+    """Small votes of every kind: ablations, soft and hard, ties, ballots not cast or not trusted."""
     rng = np.random.default_rng(11)
     families = (
         ("columns:3", (5, 9)),
@@ -172,59 +174,59 @@ def worlds():
             cap = int(rng.integers(2, 9))
             labels = np.stack([ballots, rng.integers(0, classes, mutants)], axis=1)
             units = rng.integers(0, cap // 2 + 1, (mutants, 2))
-            made = cc.Votes.soft([labels], [units], [truth], cap=cap, cuts=near, **about)
+            votes = cc.Votes.soft([labels], [units], [truth], cap=cap, cuts=near, **about)
             terms = Terms(ties, epsilon, int(rng.integers(0, 2)))
         else:
-            made = cc.Votes([ballots], [truth], margins=near, **about)
+            votes = cc.Votes([ballots], [truth], margins=near, **about)
             terms = Terms(ties, epsilon)
         patch = cc.Rectangle(
             int(rng.integers(1, image_size[0] + 1)) if turn % 5 else 1, int(rng.integers(1, image_size[1]))
         )
-        yield made, terms, patch
+        yield votes, terms, patch
 
 
-EVERYWHERE = """async (cases) => {
+EVERYWHERE = """async (inputs) => {
     const m = await import("/page/arithmetic.js");
-    return cases.map(({votes, about, tau, geometry, height, width, budget, defenders}) => {
-        const election = m.asElection(votes, about, {tau});
-        const places = m.windows(geometry, height, width);
-        const lists = m.listed(geometry, height, width, places);
+    return inputs.map(({votes, about, tau, geometry, height, width, budget, defenders}) => {
+        const election = m.makeElection(votes, about, {tau});
+        const places = m.distinctPlaces(geometry, height, width);
+        const windows = m.maskWindows(geometry, height, width, places);
         const worst = {}, sets = {};
         for (let top = 0; top + height <= geometry.height; top++) {
             for (let left = 0; left + width <= geometry.width; left++) {
-                const held = m.touched(geometry, {top, left, height, width});
-                sets[`${top},${left}`] = [...held.keys()].filter((i) => held[i]);
-                const found = m.positions(election, held, votes.truth, {budget, lists, defenders});
+                const isTouched = m.touched(geometry, {top, left, height, width});
+                sets[`${top},${left}`] = [...isTouched.keys()].filter((i) => isTouched[i]);
+                const found = m.positions(election, isTouched, votes.truth, {budget, windows, defenders});
                 for (const name of defenders) worst[name] = Math.max(worst[name] || 0, found[name]);
             }
         }
         const {patch, position} = m.worstPlace(election, geometry, height, width, votes.truth, places);
-        const held = m.touched(geometry, patch);
-        const found = m.attack(election, held, votes.truth);
-        const now = m.rewritten(election, held, found);
-        return {worst, sets, position, scores: [...found.scores], given: [...found.given],
-                budget: found.budget, rewritten: [...now], held: [...held], count: places.count};
+        const isTouched = m.touched(geometry, patch);
+        const result = m.attack(election, isTouched, votes.truth);
+        const rewritten = m.rewrittenLabels(election, isTouched, result);
+        return {worst, sets, position, scores: [...result.scores], given: [...result.given],
+                budget: result.budget, rewritten: [...rewritten], touched: [...isTouched]};
     });
 }"""
 
 
-def what_the_next_lacks(scores, votes, terms):
-    """What the nearest rival that did not pass still lacks: in no more do equally bad places differ."""
+def next_gap(scores, votes, terms):
+    """The units that the nearest rival that did not pass lacks; equally bad places have the same."""
     truth = int(votes.truth[0])
-    lacks = [scores[truth] - score + naive.extra(y, truth, terms.ties) for y, score in enumerate(scores)]
-    return min((lack for y, lack in enumerate(lacks) if y != truth and lack > 0), default=0)
+    gaps = [scores[truth] - score + naive.extra(y, truth, terms.ties) for y, score in enumerate(scores)]
+    return min((gap for y, gap in enumerate(gaps) if y != truth and gap > 0), default=0)
 
 
-def test_its_arithmetic_is_the_librarys(page):
-    cases = list(worlds())
-    asked, expected = [], []
-    for votes, terms, patch in cases:
+def test_its_arithmetic_equals_that_of_the_library(page):
+    examples = list(worlds())
+    inputs, expected = [], []
+    for votes, terms, patch in examples:
         session = Session(votes, terms=terms)
         kind = "soft" if votes.is_soft else "hard"
         about = session.summary()
         certs = cc.certify(votes, patch, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau)
         height, width = votes.image_size
-        asked.append(
+        inputs.append(
             {
                 "votes": ballots_json(votes, terms),
                 "about": {"num_classes": votes.num_classes, "ties": terms.ties},
@@ -242,32 +244,30 @@ def test_its_arithmetic_is_the_librarys(page):
             }
         )
         expected.append({name: int(certs.min_k(name, patch)[0]) for name in certs.defenders})
-    answers = page.evaluate(EVERYWHERE, asked)
-    for (votes, terms, patch), wanted, found in zip(cases, expected, answers, strict=True):
+    answers = page.evaluate(EVERYWHERE, inputs)
+    for (votes, terms, patch), wanted, found in zip(examples, expected, answers, strict=True):
         assert found["worst"] == wanted
         assert found["position"] == wanted["costcert"]
-        for place, held in found["sets"].items():
+        for place, touched_set in found["sets"].items():
             top, left = map(int, place.split(","))
-            assert held == [
+            assert touched_set == [
                 i
                 for i, region in enumerate(votes.ablation.regions(votes.image_size))
                 if region.rows.pixels(votes.image_size[0])[top : top + patch.height].any()
                 and region.columns.pixels(votes.image_size[1])[left : left + patch.width].any()
             ]
-        # What is spent is the budget, and what is rewritten is what the attacker holds.
+        # The attacker spends exactly its budget, and rewrites only ballots that it controls.
         known = distrusting(votes, epsilon=terms.epsilon).known
-        taken = np.array(found["held"], bool) | (False if known is None else ~known[0])
+        taken = np.array(found["touched"], bool) | (False if known is None else ~known[0])
         assert sum(units for _, units in found["given"]) == found["budget"] == votes.cap * taken.sum()
         assert (np.array(found["rewritten"])[~taken] == -1).all()
         if terms.epsilon is None and not terms.tau and votes.known is None:
             attack = cc.strongest(votes, 0, patch, ties=terms.ties)
-            assert what_the_next_lacks(found["scores"], votes, terms) == what_the_next_lacks(
-                attack.scores.tolist(), votes, terms
-            )
+            assert next_gap(found["scores"], votes, terms) == next_gap(attack.scores.tolist(), votes, terms)
     assert {len(answer["worst"]) for answer in answers} == {3, 5}
 
 
-# What stands on the page
+# What the page shows
 
 
 def shown_bars(page):
@@ -280,7 +280,7 @@ def shown_bars(page):
 
 
 def shown_defenders(page):
-    """{defender: (rank, here, anywhere)}, as the table says."""
+    """{defender: (rank, here, anywhere)}, as in the table."""
     table = {}
     for row in page.locator("#defenders tbody tr").all():
         cells = row.locator("td").all_inner_texts()
@@ -296,7 +296,7 @@ def state(page, name):
 
 
 def drag_to(page, top, left):
-    """Take the sticker by its middle and put its corner on a pixel."""
+    """Hold the sticker by its centre and move its corner to a pixel."""
     box = page.locator("#stage").bounding_box()
     height, width, side = 24, 32, state(page, "width")
     sticker = page.locator("#sticker").bounding_box()
@@ -311,7 +311,7 @@ def drag_to(page, top, left):
 
 
 def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
-    # The test reads the canvas more often than browsers like.
+    # Chromium warns about canvases that are read often, as this test does.
     page = visit(address, complaints=["willReadFrequently"])
     hard = votes.hard()
     row = votes.image_ids.tolist().index(state(page, "image"))
@@ -321,12 +321,12 @@ def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
     mutants = naive.kept([naive.Strips("columns", 5)], 24, 32)
     for top, left in ((3, 0), (20, 14), (9, 28), (0, 7)):
         drag_to(page, top, left)
-        held = naive.touched(mutants, {(top + y, left + x) for y in range(side) for x in range(side)})
-        alpha = naive.clean_votes(ballots, held, 6)
+        touched_set = naive.touched(mutants, {(top + y, left + x) for y in range(side) for x in range(side)})
+        alpha = naive.clean_votes(ballots, touched_set, 6)
         bars = shown_bars(page)
         assert {label: clean for _, label, clean, _ in bars} == dict(enumerate(alpha))
-        assert sum(added for *_, added in bars) == len(held)
-        here = naive.costcert(ballots, [held], truth, 6)
+        assert sum(added for *_, added in bars) == len(touched_set)
+        here = naive.costcert(ballots, [touched_set], truth, 6)
         (place,) = (place for place, label, *_ in bars if label == truth)
         assert place == here
         level = alpha[truth]
@@ -335,22 +335,22 @@ def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
         assert all(clean + added < level for place, _, clean, added in bars if place > here)
         table = shown_defenders(page)
         assert table["costcert"][1] == here
-        assert table["cbn"][1] == naive.cbn(ballots, [held], truth, 6)
+        assert table["cbn"][1] == naive.cbn(ballots, [touched_set], truth, 6)
         for name in certs.defenders:
             found = certs.rank(name, side)[row], certs.min_k(name, side)[row]
             assert (table[name][0], table[name][2]) == found
             assert table[name][1] <= table[name][2]
-        assert f"holds {len(held)} of 32 votes" in page.locator("#here").inner_text()
+        assert f"holds {len(touched_set)} of 32 votes" in page.locator("#here").inner_text()
         lit = page.evaluate(
             """() => { const c = document.querySelector('#strips canvas'), s = c.width / 32,
                 y = Math.round(42 * c.height / 46);
                 const d = c.getContext('2d').getImageData(0, y, c.width, 1).data;
                 return [...Array(32).keys()].filter((i) => d[4 * Math.floor((i + .5) * s) + 3] > 0); }"""
         )
-        assert lit == sorted(held)
+        assert lit == sorted(touched_set)
 
 
-def test_the_worst_place_is_the_certificates(page, votes):
+def test_the_worst_place_reaches_the_certificate(page, votes):
     row = votes.image_ids.tolist().index(state(page, "image"))
     drag_to(page, 0, 0)
     page.click("#worst")
@@ -367,11 +367,6 @@ def slide(page, name, value):
             s.dispatchEvent(new Event("input", {bubbles: true})); }""",
         [name, str(value)],
     )
-
-
-def settled(page):
-    until(page, "costcert.state.table && costcert.state.anywhere")
-    page.wait_for_load_state("networkidle")
 
 
 def shown_accuracy(page):
@@ -406,8 +401,8 @@ def test_sliders_move_everything(page, votes, kind):
         assert f"{side} × {side} px" in page.locator("#size-shown").inner_text()
     if kind == "soft":
         bars = shown_bars(page)
-        held = page.evaluate("costcert.state.width") + 4
-        assert sum(added for *_, added in bars) == pytest.approx(held, abs=0.02)
+        num_touched = page.evaluate("costcert.state.width") + 4
+        assert sum(added for *_, added in bars) == pytest.approx(num_touched, abs=0.02)
 
 
 def test_stickers_need_not_be_square(page, votes):
@@ -470,16 +465,16 @@ def test_a_click_opens_an_image(page, votes):
     assert page.evaluate(loaded) == 32
 
 
-def test_another_label_can_be_asked_about(page, votes):
+def test_another_label_can_be_chosen(page, votes):
     row = votes.image_ids.tolist().index(state(page, "image"))
     for label in range(6):
         page.select_option("#label", str(label))
         until(page, f"costcert.state.label === {label}")
         settled(page)
-        asked = cc.Votes(
+        relabelled = cc.Votes(
             votes.ballots[[row]], [label], num_classes=6, ablation="columns:5", image_size=(24, 32)
         )
-        certs = cc.certify(asked, state(page, "width"))
+        certs = cc.certify(relabelled, state(page, "width"))
         page.evaluate("costcert.draw()")
         shown = shown_defenders(page)
         assert {name: (found[0], found[2]) for name, found in shown.items()} == {
@@ -488,17 +483,10 @@ def test_another_label_can_be_asked_about(page, votes):
         }
 
 
-def picture_file(seed=0, kind="PNG"):
-    pixels = np.random.default_rng(seed).integers(0, 256, (60, 80, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
-    return pixels, file.getvalue()
-
-
-def test_a_picture_of_ones_own(page, deployed):
-    pixels, content = picture_file()
+def test_an_uploaded_picture(page, deployed):
+    pixels, content = picture(size=(80, 60))
     page.set_input_files("#upload", files=[{"name": "mine.png", "mimeType": "image/png", "buffer": content}])
-    until(page, "document.querySelector('#upload-answer').textContent.includes('taken for')")
+    until(page, "document.querySelector('#upload-answer').textContent.includes('Predicted')")
     settled(page)
     top = deployed.predict(pixels, k=5)[0].tolist()
     text = page.locator("#upload-answer").inner_text()
@@ -510,8 +498,8 @@ def test_a_picture_of_ones_own(page, deployed):
         settled(page)
         page.evaluate("costcert.draw()")
         side = state(page, "width")
-        asked = deployed.votes(pixels, [label]).hard()
-        certs = cc.certify(asked, side)
+        relabelled = deployed.votes(pixels, [label]).hard()
+        certs = cc.certify(relabelled, side)
         shown = shown_defenders(page)
         assert {name: found[2] for name, found in shown.items()} == {
             name: certs.min_k(name, side)[0] for name in certs.defenders
@@ -522,17 +510,17 @@ def test_a_picture_of_ones_own(page, deployed):
     assert table["costcert"][1] == table["costcert"][2]
 
 
-def test_what_is_no_picture_is_told_so(visit, address):
-    # A browser notes every answer that is no success.
+def test_an_unreadable_picture_is_reported(visit, address):
+    # A browser logs every answer that is not a success.
     page = visit(address, complaints=["status of 422"])
     page.set_input_files(
-        "#upload", files=[{"name": "a.png", "mimeType": "image/png", "buffer": b"no picture"}]
+        "#upload", files=[{"name": "a.png", "mimeType": "image/png", "buffer": b"not a picture"}]
     )
     page.wait_for_selector("#trouble:not([hidden])")
-    assert "no picture that can be read" in page.locator("#trouble").inner_text()
+    assert "not a picture that can be read" in page.locator("#trouble").inner_text()
 
 
-def test_keys_do_all_that_the_mouse_does(page, votes):
+def test_keys_do_everything_that_the_mouse_does(page, votes):
     sticker = page.locator("#sticker")
     for _ in range(200):
         page.keyboard.press("Tab")
@@ -551,7 +539,9 @@ def test_keys_do_all_that_the_mouse_does(page, votes):
         page.keyboard.press("ArrowUp")
     assert state(page, "top") == 0
     page.keyboard.press("Home")
-    page.wait_for_timeout(50)
+    row = votes.image_ids.tolist().index(state(page, "image"))
+    attack = cc.strongest(votes.hard(), row, state(page, "width"))
+    until(page, f"costcert.state.left === {attack.places[0][1]}")
     page.evaluate("costcert.draw()")
     table = shown_defenders(page)
     assert table["costcert"][1] == table["costcert"][2]
@@ -575,7 +565,7 @@ def test_it_fits(visit, address, width, scheme):
         return box.width && (box.left < -1 || box.right > window.innerWidth + 1);
     }).map((e) => e.id || e.textContent)"""
     assert page.evaluate(cut) == []
-    # No text of a chart lies outside of it.
+    # All text of a chart is inside it.
     outside = """() => [...document.querySelectorAll('svg')].flatMap((svg) => {
         const frame = svg.getBoundingClientRect();
         return [...svg.querySelectorAll('text')].filter((text) => {
@@ -584,7 +574,7 @@ def test_it_fits(visit, address, width, scheme):
         }).map((text) => text.textContent);
     })"""
     assert page.evaluate(outside) == []
-    # Text is readable: at least 4.5 to 1 against what is behind it.
+    # Text is readable: its contrast with the background is at least 4.5 to 1.
     poor = """() => {
         const light = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map((x) => x / 255)
             .map((x) => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
@@ -606,22 +596,31 @@ def test_it_fits(visit, address, width, scheme):
     until(page, f"costcert.state.image === {card.get_attribute('title')!r}.match(/\\((.*)\\)$/)[1]")
 
 
-def test_dragging_feels_instant(visit):
-    """224 mutants, 1000 classes: every movement within 50 ms."""
-    rng = np.random.default_rng(2)
-    truth = rng.integers(0, 1000, 20)
-    ballots = np.where(rng.random((20, 224)) < 0.4, truth[:, None], rng.integers(0, 1000, (20, 224)))
-    votes = cc.Votes(ballots, truth, num_classes=1000, ablation="columns:19", image_size=224)
+# A draw and a yardstick in turns: sorting 1000 numbers 20 times. Of both the fastest counts.
+TIMED_DRAWS = """() => {
+    const random = Array.from({length: 1000}, (_, i) => (i * 7919) % 1000 + i / 1000);
+    let draw = Infinity, yardstick = Infinity;
+    for (let n = 0; n < 60; n++) {
+        Object.assign(costcert.state, {top: (7 * n) % 190, left: (13 * n) % 190});
+        draw = Math.min(draw, costcert.draw());
+        const start = performance.now();
+        for (let i = 0; i < 20; i++) [...random].sort((a, b) => a - b);
+        yardstick = Math.min(yardstick, performance.now() - start);
+    }
+    return [draw, yardstick];
+}"""
+
+
+def test_dragging_is_fast(visit):
+    """224 mutants, 1000 classes: a movement takes a few milliseconds, which is measured in sorts."""
+    votes = imagenet_votes(20, seed=2)
     with served(Session(votes)) as where:
         page = visit(where)
         for defender in ("costcert", "costcert-masks"):
             page.select_option("#defender", defender)
-            took = page.evaluate(
-                """() => [...Array(60).keys()].map((n) => {
-                    Object.assign(costcert.state, {top: (7 * n) % 190, left: (13 * n) % 190});
-                    return costcert.draw(); })"""
-            )
-            assert np.median(took) < 50, took
+            draw, yardstick = page.evaluate(TIMED_DRAWS)
+            print(f"{defender}: {draw:.1f} ms, {draw / yardstick:.2f} yardsticks")
+            assert draw < 10 * yardstick
         certs = cc.certify(votes, state(page, "width"))
         row = int(state(page, "image"))
         assert {name: found[2] for name, found in shown_defenders(page).items()} == {
@@ -638,7 +637,7 @@ def test_dragging_feels_instant(visit):
         ("columns:3+rows:3/stride=2", (20, 28)),
     ],
 )
-def test_other_families_are_shown_too(visit, ablation, image_size):
+def test_other_ablations_are_shown_too(visit, ablation, image_size):
     rng = np.random.default_rng(9)
     mutants = cc.parse_ablation(ablation).count(as_image_size(image_size))
     truth = rng.integers(0, 30, 6)
@@ -647,12 +646,11 @@ def test_other_families_are_shown_too(visit, ablation, image_size):
     with served(Session(votes)) as where:
         page = visit(where)
         page.click("#worst")
-        page.wait_for_load_state("networkidle")
-        page.evaluate("costcert.draw()")
-        table = shown_defenders_or_dashes(page)
         row, side = int(state(page, "image")), state(page, "width")
         certs = cc.certify(votes, side, "costcert")
-        assert table["costcert"] == [certs.min_k("costcert", side)[row]] * 2
+        expected = [certs.min_k("costcert", side)[row]] * 2
+        # The worst place may come from the service.
+        wait_until(lambda: shown_defenders_or_dashes(page)["costcert"] == expected)
         assert page.locator("#strips canvas").count() == ablation.count("+") + 1
 
 
@@ -666,7 +664,7 @@ def shown_defenders_or_dashes(page):
 
 
 def test_certificates_are_shown_as_they_were_made(visit, votes):
-    """With other ties and distrusted ballots than the page would take by itself."""
+    """With other ties and distrusted ballots than by default."""
     rng = np.random.default_rng(8)
     distrusted = cc.Votes(
         votes.ballots,
@@ -677,8 +675,8 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
         margins=rng.random(votes.ballots.shape),
     )
     terms = Terms("lowest", 0.1)
-    made = cc.certify(distrusted, [2, 5], ["costcert", "drs"], ties="lowest", epsilon=0.1)
-    with served(Session(distrusted, terms=terms, certificates=made)) as where:
+    certificates = cc.certify(distrusted, [2, 5], ["costcert", "drs"], ties="lowest", epsilon=0.1)
+    with served(Session(distrusted, terms=terms, certificates=certificates)) as where:
         page = visit(where)
         assert state(page, "about.sides") == [2, 5]
         for side in (5, 4):
@@ -696,7 +694,7 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
             assert shown["costcert"][1] == shown["costcert"][2]
 
 
-def test_it_asks_for_the_token(visit, session):
+def test_it_prompts_for_the_token(visit, session):
     with served(session, access=Access(token="open sesame!")) as where:
         page = visit(f"{where}#token=open%20sesame!")
         assert page.url == where

@@ -1,15 +1,13 @@
-"""The service behind the page: answers equal the library's, and nothing sent to it does harm."""
+"""The service behind the page: its answers equal those of the library, and hostile requests do no harm."""
 
 import asyncio
 import io
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -33,28 +31,28 @@ from costcert.cli.explore import Request, opened
 from costcert.errors import CostcertError
 from costcert.explorer.access import Access
 from costcert.explorer.image import Terms
+from costcert.explorer.limits import Limits
 from costcert.explorer.pictures import Pictures
 from costcert.explorer.queue import BusyError, LateError, WorkQueue
 from costcert.explorer.service import create_app
 from costcert.explorer.session import Session
-from costcert.explorer.uploads import Limits
 from costcert.votes.adaptive import StoppingRule
 from places import ROOT, TESTS
-from served import served
+from served import LONG, PNG, connect, half_body, imagenet_votes, picture, served, wait_until
 from tiny import Tiny, pictures
 
 SOFT = cc.Soft(0.2, 2)
 
 
 class Waiting(Tiny):
-    """Answers only when told to."""
+    """Blocks until `go` is set."""
 
     def __init__(self):
         super().__init__()
         self.go = threading.Event()
 
     def logits(self, images, regions):
-        assert self.go.wait(20)
+        assert self.go.wait(LONG)
         return super().logits(images, regions)
 
 
@@ -71,65 +69,47 @@ def session(votes):
 @pytest.fixture(scope="module")
 def client(session):
     deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
-    with served(session, deployed=deployed) as where, httpx.Client(base_url=where, timeout=30) as asking:
-        yield asking
-
-
-def picture(kind="PNG", size=(9, 7), seed=0):
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
-    return pixels, file.getvalue()
-
-
-PNG = {"content-type": "image/png"}
+    with served(session, deployed=deployed) as where, httpx.Client(base_url=where, timeout=LONG) as client:
+        yield client
 
 
 # Answers
 
 
-def test_it_is_alive_and_counts(client):
+def test_it_is_alive(client):
     assert client.get("/healthz").json() == {
         "status": "ok",
         "version": cc.__version__,
         "images": 30,
         "model": True,
     }
-    client.get("/votes/nobody")
-    text = client.get("/metrics").text
-    assert re.search(r'costcert_requests_total\{route="/healthz",status="200"\} \d', text)
-    assert re.search(r'costcert_requests_total\{route="/votes/\{image:path\}",status="404"\} \d', text)
-    assert "costcert_requests_under_way 1\n" in text
-    buckets = [int(n) for n in re.findall(r"_bucket\{.*?\} (\d+)", text)]
-    assert buckets == sorted(buckets)
-    assert f"costcert_request_seconds_count {buckets[-1]}\n" in text
 
 
 @pytest.mark.parametrize("soft", [None, SOFT], ids=["hard", "soft"])
 def test_partial_votes_are_answered_as_the_library_answers(soft):
     """Mutants that adaptive voting did not evaluate are the attacker's, for the true label and any other."""
-    question = StoppingRule.parse([2], [1], Tiny.image_size)
-    partial = cc.vote(Tiny(), pictures(30), "columns:3", soft=soft, until=question)
+    rule = StoppingRule.parse([2], [1], Tiny.image_size)
+    partial = cc.vote(Tiny(), pictures(30), "columns:3", soft=soft, until=rule)
     assert partial.known is not None
     session, kind = Session(partial), "soft" if soft else "hard"
-    with served(session) as where, httpx.Client(base_url=where, timeout=30) as asking:
+    with served(session) as where, httpx.Client(base_url=where, timeout=LONG) as client:
         expected = cc.certify(partial, 2)
-        table = asking.get("/certificates", params={"patch": "2", "ballots": kind}).json()["defenders"]
+        table = client.get("/certificates", params={"patch": "2", "ballots": kind}).json()["defenders"]
         assert set(table) == {"costcert", "cbn", "drs"}
         for name, found in table.items():
             assert found["rank"] == expected.rank(name, 2).tolist()
             assert found["min_k"] == expected.min_k(name, 2).tolist()
-        accuracy = asking.get("/accuracy", params={"patch": "2", "ballots": kind}).json()["defenders"]
+        accuracy = client.get("/accuracy", params={"patch": "2", "ballots": kind}).json()["defenders"]
         top = expected.accuracy(1).set_index("defender")
         assert {name: found["certified"][0] for name, found in accuracy.items()} == top.certified.to_dict()
         for row in range(30):
             image = partial.image_ids[row]
-            shown = asking.get(f"/votes/{image}", params={"ballots": kind}).json()
+            shown = client.get(f"/votes/{image}", params={"ballots": kind}).json()
             assert shown["unknown"] == np.flatnonzero(~partial.known[row]).tolist()
             assert [shown["ballots"][mutant] for mutant in shown["unknown"]] == [-1] * len(shown["unknown"])
             for label in range(4):
-                asked = {"image": image, "label": label, "patches": ["2"], "view": kind}
-                (answer,) = asking.post("/certify", json=asked).json()["certificates"]
+                request = {"image": image, "label": label, "patches": ["2"], "view": kind}
+                (answer,) = client.post("/certify", json=request).json()["certificates"]
                 one = cc.certify(partial.take([row]).replace(truth=[label]), 2)
                 assert {name: found["min_k"] for name, found in answer["defenders"].items()} == {
                     name: one.min_k(name, 2)[0] for name in one.defenders
@@ -164,8 +144,8 @@ def test_certificates_of_all_images(client, votes, kind):
 
 
 def test_certify_an_image_that_is_shown(client, votes):
-    question = {"image": str(votes.image_ids[3]), "patches": ["2", "rectangle:1x4"], "attack": True}
-    found = client.post("/certify", json=question).json()
+    request = {"image": str(votes.image_ids[3]), "patches": ["2", "rectangle:1x4"], "attack": True}
+    found = client.post("/certify", json=request).json()
     assert found["label"] == votes.truth[3]
     certs = cc.certify(votes.hard(), ["2", "rectangle:1x4"])
     for row, patch in zip(found["certificates"], certs.patches, strict=True):
@@ -177,10 +157,10 @@ def test_certify_an_image_that_is_shown(client, votes):
         assert (row["attack"]["top"], row["attack"]["left"]) == attack.places[0]
 
 
-def test_certify_ballots_of_ones_own(client):
+def test_certify_ballots_of_the_request(client):
     """The theory's known answer: 4 dogs, 9 pandas, 4 cats, and ties counted against."""
     ballots = [0] * 4 + [1] * 9 + [2] * 4
-    question = {
+    request = {
         "ballots": ballots,
         "label": 1,
         "patches": ["square:1"],
@@ -188,14 +168,14 @@ def test_certify_ballots_of_ones_own(client):
         "image_size": [17, 17],
         "num_classes": 3,
     }
-    (row,) = client.post("/certify", json=question).json()["certificates"]
+    (row,) = client.post("/certify", json=request).json()["certificates"]
     own = cc.Votes([ballots], [1], num_classes=3, ablation="columns:3", image_size=17)
     certs = cc.certify(own, 1)
     assert {name: found["min_k"] for name, found in row["defenders"].items()} == {
         name: certs.min_k(name, 1)[0] for name in certs.defenders
     }
     assert row["budget"] == 3
-    soft = {**question, "labels": [[y, 0] for y in ballots], "units": [[6, 1]] * 17, "cap": 8}
+    soft = {**request, "labels": [[y, 0] for y in ballots], "units": [[6, 1]] * 17, "cap": 8}
     del soft["ballots"]
     (row,) = client.post("/certify", json=soft).json()["certificates"]
     own = cc.Votes.soft(
@@ -239,7 +219,7 @@ def test_the_page_and_pictures_come_from_here(client, votes):
     assert (pixels == pictures(30).images[2]).all()
 
 
-# Who may ask
+# Access
 
 
 def test_other_names_of_this_host_are_refused(client):
@@ -247,6 +227,25 @@ def test_other_names_of_this_host_are_refused(client):
     assert client.get("/about", headers={"host": "evil.example:80"}).status_code == 400
     for name in ("localhost:9", "127.0.0.1", "[::1]:8"):
         assert client.get("/about", headers={"host": name}).status_code == 200
+    for name in ("", "localhost.evil.example", "evil.example@127.0.0.1", "[::1]evil.example", "127.0.0.1:x"):
+        assert client.get("/about", headers={"host": name}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "status"),
+    [
+        ("0.0.0.0", "any.name:8", 200),
+        ("::", "[fe80::1]:8", 200),
+        ("192.0.2.7", "192.0.2.7:8", 200),
+        ("192.0.2.7", "localhost", 400),
+        ("2001:db8::7", "[2001:db8::7]:8", 200),
+        ("2001:db8::7", "[2001:db8::8]:8", 400),
+        ("Host.Example", "host.example", 200),
+    ],
+)
+def test_with_another_host_its_own_name_is_allowed(session, host, name, status):
+    with served(session, access=Access(host)) as where:
+        assert httpx.get(f"{where}about", headers={"host": name}, timeout=LONG).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -263,7 +262,7 @@ def test_pages_of_other_sites_are_refused(client, headers):
 def test_the_token(session, votes):
     with (
         served(session, access=Access(token="a long secret")) as where,
-        httpx.Client(base_url=where, timeout=30) as client,
+        httpx.Client(base_url=where, timeout=LONG) as client,
     ):
         wanted = f"/votes/{votes.image_ids[0]}"
         assert client.get("/healthz").status_code == 200
@@ -273,29 +272,29 @@ def test_the_token(session, votes):
             assert "secret" not in refused.text
         right = {"authorization": "Bearer a long secret"}
         assert client.get(wanted, headers=right).status_code == 200
-        assert client.get("/metrics").status_code == 401
+        assert client.get("/about").status_code == 401
         cookie = client.post("/session", headers=right).headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "samesite=strict" in cookie.lower()
         assert client.get(wanted).status_code == 200
 
 
-def test_what_others_can_reach_has_a_token(monkeypatch):
-    told = {}
+def test_other_hosts_always_have_a_token(monkeypatch):
+    passed = {}
     monkeypatch.setattr("costcert.cli.explore.opened", lambda request: (_Stub(), None))
-    monkeypatch.setattr("costcert.explorer.service.create_app", lambda *a, **options: told.update(options))
+    monkeypatch.setattr("costcert.explorer.service.create_app", lambda *a, **options: passed.update(options))
     monkeypatch.setattr("costcert.explorer.serving.server", lambda app: _Stub())
     result = CliRunner().invoke(command_line, ["explore", "--demo", "--host", "0.0.0.0", "--port", "0"])
     assert result.exit_code == 0, result.output
-    assert len(told["access"].token) >= 20
-    assert told["access"].token in result.output
+    assert len(passed["access"].token) >= 20
+    assert passed["access"].token in result.output
     refused = CliRunner().invoke(command_line, ["explore", "--demo", "--token", "short"])
     assert refused.exit_code == 2
     assert "at least 8" in refused.output
 
 
 class _Stub:
-    """Stands for an session and for a server."""
+    """In place of a session and of a server."""
 
     name, votes = "nothing", ()
 
@@ -304,7 +303,7 @@ class _Stub:
             each.close()
 
 
-# What is refused
+# Hostile requests
 
 
 @pytest.mark.parametrize(
@@ -325,7 +324,7 @@ def test_ids_never_become_paths(client, image):
 
 
 def bomb():
-    """A PNG of a few hundred bytes that says it has ten thousand million pixels."""
+    """A PNG of a few hundred bytes whose header claims ten thousand million pixels."""
 
     def chunk(kind, data):
         crc = zlib.crc32(kind + data)
@@ -387,14 +386,14 @@ def test_a_body_without_a_length_is_cut_off(client):
     try:
         status = client.post("/predict", content=endless(), headers=PNG).status_code
     except httpx.TransportError:
-        # The service answered and hung up while the client was still sending.
+        # The service answered and disconnected while the client was still sending.
         status = 413
     assert status == 413
     assert sent < 200_000_000
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("", "JSON"),
         ("[" * 100_000, "JSON"),
@@ -420,10 +419,10 @@ def test_a_body_without_a_length_is_cut_off(client):
         ('{"unheard": 1, "image": "00001", "patches": ["2"]}', "unheard"),
     ],
 )
-def test_bad_questions_are_answered_in_a_sentence(client, body, said):
+def test_bad_requests_are_answered_in_a_sentence(client, body, message):
     answer = client.post("/certify", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
-    assert said.lower() in answer.json()["detail"].lower()
+    assert message.lower() in answer.json()["detail"].lower()
 
 
 def test_other_media_are_refused(client):
@@ -432,118 +431,101 @@ def test_other_media_are_refused(client):
         assert client.post(path, content=b"x").status_code == 415
 
 
+def predict(where, seed=0):
+    return httpx.post(f"{where}predict", content=picture(seed=seed)[1], headers=PNG, timeout=LONG)
+
+
 def test_without_a_model_there_is_no_prediction(session):
     with served(session) as where:
-        answer = httpx.post(f"{where}predict", content=picture()[1], headers=PNG)
+        answer = predict(where)
         assert answer.status_code == 409
         assert "--model" in answer.json()["detail"]
 
 
-# Too much at once
+# Back-pressure
 
 
-def test_a_full_queue_says_so_and_empties(session):
+def test_a_full_queue_refuses_and_empties(session):
     model = Waiting()
-    limits = Limits(waiting=8, seconds=20)
+    limits = Limits(waiting=8, seconds=LONG)
     with served(session, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
-
-        def ask(number):
-            return httpx.post(f"{where}predict", content=picture(seed=number)[1], headers=PNG, timeout=30)
-
-        with ThreadPoolExecutor(8) as crowd:
-            asked = [crowd.submit(ask, number) for number in range(8)]
-            # One is at work and two wait; five are sent away at once, while the others still wait.
-            end = time.monotonic() + 20
-            while sum(each.done() for each in asked) < 5 and time.monotonic() < end:
-                time.sleep(0.02)
-            refused = [each.result() for each in asked if each.done()]
+        with ThreadPoolExecutor(8) as clients:
+            sent = [clients.submit(predict, where, seed) for seed in range(8)]
+            # One runs and two wait; five are refused at once, while the others still wait.
+            wait_until(lambda: sum(each.done() for each in sent) >= 5)
+            refused = [each.result() for each in sent if each.done()]
             assert [answer.status_code for answer in refused] == [429] * 5
             assert all(answer.headers["retry-after"] == "1" for answer in refused)
-            # What needs no model is answered all the while.
-            assert httpx.get(f"{where}healthz").status_code == 200
+            # Requests that do not need the model are still answered.
+            assert httpx.get(f"{where}healthz", timeout=LONG).status_code == 200
             model.go.set()
-            assert sorted(each.result().status_code for each in asked) == [200] * 3 + [429] * 5
-        assert ask(9).status_code == 200
+            assert sorted(each.result().status_code for each in sent) == [200] * 3 + [429] * 5
+        assert predict(where, 9).status_code == 200
 
 
 def test_late_answers_are_given_up(session):
     model = Waiting()
-    limits = Limits(waiting=4, seconds=0.3)
+    limits = Limits(waiting=4, seconds=1)
     with served(session, deployed=cc.Deployed(model, "columns:3"), limits=limits) as where:
-
-        def ask():
-            return httpx.post(f"{where}predict", content=picture()[1], headers=PNG, timeout=30)
-
-        late = ask()
+        late = predict(where)
         assert late.status_code == 503
         assert late.headers["retry-after"] == "5"
         model.go.set()
-        end = time.monotonic() + 10
-        while (answer := ask()).status_code != 200 and time.monotonic() < end:
-            time.sleep(0.05)
-        assert answer.status_code == 200
+        wait_until(lambda: predict(where).status_code == 200)
 
 
-def test_what_is_late_keeps_its_place_until_it_ends():
-    """A thread cannot be stopped, so what came after it must not pile up behind it."""
+def test_a_late_job_keeps_its_place_until_it_ends():
+    """A thread cannot be stopped, so later jobs must not pile up behind it."""
 
-    async def story():
-        gate, go = WorkQueue(1, 1, 0.1), threading.Event()
+    async def scenario():
+        queue, go = WorkQueue(1, 1, 0.1), threading.Event()
         with pytest.raises(LateError):
-            await gate.run(go.wait)
-        assert gate.inside == 1
-        waiting = asyncio.create_task(gate.run(go.wait))
+            await queue.run(go.wait)
+        assert queue.pending == 1
+        waiting = asyncio.create_task(queue.run(go.wait))
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await gate.run(int)
-        # Whoever only waited is late too, and gives up its place.
+            await queue.run(int)
+        # A job that only waited is late too, and frees its place.
         with pytest.raises(LateError):
             await waiting
-        await asyncio.sleep(0.05)
-        assert gate.inside == 1
-        go.set()
-        while gate.inside:
+        while queue.pending != 1:
             await asyncio.sleep(0.01)
-        assert await gate.run(int, "7") == 7
+        go.set()
+        while queue.pending:
+            await asyncio.sleep(0.01)
+        queue.seconds = LONG
+        assert await queue.run(int, "7") == 7
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), LONG))
 
 
-def test_a_body_that_never_comes_is_not_waited_for(session):
+def test_a_body_that_never_arrives_is_not_waited_for(session):
     limits = Limits(seconds=0.5)
+    with (
+        served(session, deployed=cc.Deployed(Tiny(), "columns:3"), limits=limits) as where,
+        connect(where) as slow,
+    ):
+        slow.sendall(half_body(where, "POST /predict", "image/png"))
+        assert slow.recv(100).startswith(b"HTTP/1.1 503")
+
+
+def test_bodies_that_are_arriving_are_limited(session):
+    """Each may take megabytes: with many slow senders, further requests get a 429."""
+    limits = Limits(waiting=4, seconds=LONG)
     with served(session, deployed=cc.Deployed(Tiny(), "columns:3"), limits=limits) as where:
-        port = httpx.URL(where).port
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as slow:
-            slow.sendall(
-                f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: image/png\r\n"
-                "Content-Length: 1000\r\n\r\nabc".encode()
-            )
-            assert slow.recv(100).startswith(b"HTTP/1.1 503")
-
-
-def test_bodies_on_their_way_are_counted(session):
-    """Each may take megabytes: a crowd of slow senders is told to come back."""
-    with served(session, deployed=cc.Deployed(Tiny(), "columns:3"), limits=Limits(waiting=4)) as where:
-        port = httpx.URL(where).port
-        head = (
-            f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: image/png\r\n"
-            "Content-Length: 9000000\r\n\r\nabc"
-        )
         with ExitStack() as senders:
             for _ in range(2):
-                slow = senders.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
-                slow.sendall(head.encode())
-            end = time.monotonic() + 10
-            while (answer := httpx.post(f"{where}predict", content=picture()[1], headers=PNG)).is_success:
-                assert time.monotonic() < end
-            assert answer.status_code == 429
-        while not httpx.post(f"{where}predict", content=picture()[1], headers=PNG).is_success:
-            assert time.monotonic() < end
+                slow = senders.enter_context(connect(where))
+                slow.sendall(half_body(where, "POST /predict", "image/png"))
+            refused = wait_until(lambda: None if (answer := predict(where)).is_success else answer)
+            assert refused.status_code == 429
+        wait_until(lambda: predict(where).is_success)
 
 
-def test_a_picture_that_cannot_be_read_names_no_file(tmp_path, votes):
+def test_the_error_of_a_broken_picture_names_no_file(tmp_path, votes):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "broken.png").write_bytes(b"no picture")
+    (tmp_path / "a" / "broken.png").write_bytes(b"not a picture")
     (tmp_path / "a" / "fine.png").write_bytes(picture()[1])
     data = cc.parse_dataset(f"folder:{tmp_path}")
     two = cc.Votes(
@@ -555,37 +537,37 @@ def test_a_picture_that_cannot_be_read_names_no_file(tmp_path, votes):
         image_ids=["a/broken.png", "a/fine.png"],
     )
     with served(Session(two, pictures=Pictures(data, Tiny().prepare))) as where:
-        answer = httpx.get(f"{where}pictures/a/broken.png")
+        answer = httpx.get(f"{where}pictures/a/broken.png", timeout=LONG)
         assert answer.status_code == 422
         assert str(tmp_path) not in answer.text
-        assert httpx.get(f"{where}pictures/a/fine.png").status_code == 200
+        assert httpx.get(f"{where}pictures/a/fine.png", timeout=LONG).status_code == 200
 
 
-def test_a_fault_of_ours_shows_no_traceback(session):
+def test_an_internal_error_shows_no_traceback(session):
     class Broken(Tiny):
         def logits(self, images, regions):
             raise RuntimeError("secret inner working")
 
     with served(session, deployed=cc.Deployed(Broken(), "columns:3")) as where:
-        answer = httpx.post(f"{where}predict", content=picture()[1], headers=PNG)
+        answer = predict(where)
     assert answer.status_code == 500
-    assert answer.json() == {"detail": "the service failed; its log says why"}
+    assert answer.json() == {"detail": "the service failed: see its log"}
 
 
-# The description
+# OpenAPI
 
 
-def test_the_description_says_what_is_there(client):
+def test_the_schema_lists_all_routes(client):
     schema = client.get("/openapi.json").json()
-    assert {"/predict", "/certify", "/votes/{image}", "/healthz", "/metrics"} <= set(schema["paths"])
+    assert {"/predict", "/certify", "/votes/{image}", "/healthz"} <= set(schema["paths"])
     body = schema["paths"]["/certify"]["post"]["requestBody"]["content"]
     assert {"application/json", "image/png"} <= set(body)
-    assert "ballots" in schema["components"]["schemas"]["BallotsQuestion"]["properties"]
+    assert "ballots" in body["application/json"]["schema"]["properties"]
     assert all("429" in each["responses"] for path in schema["paths"].values() for each in path.values())
 
 
-def test_answers_fit_the_description(session):
-    """Schemathesis makes up requests, right and wrong, and compares the answers with the description."""
+def test_answers_fit_the_schema(session):
+    """Schemathesis generates requests, valid and invalid, and compares the answers with the schema."""
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
     from hypothesis import HealthCheck, given, settings
     from schemathesis.specs.openapi.checks import positive_data_acceptance
@@ -608,7 +590,7 @@ def test_answers_fit_the_description(session):
             case.headers = {**(case.headers or {}), "host": "localhost"}
             answer = case.call()
             assert answer.status_code < 500, answer.text
-            # Whether a patch fits depends on the image, which no schema knows.
+            # Whether a patch fits depends on the image, which is not in the schema.
             case.validate_response(answer, excluded_checks=[positive_data_acceptance])
             tried.append((case.operation.label, answer.status_code))
 
@@ -639,14 +621,14 @@ def test_what_to_show(tmp_path, votes):
         votes.ballots[:5], votes.truth[:5], num_classes=4, ablation="columns:3", image_size=(6, 8)
     )
     cc.write_votes(other, tmp_path / "other")
-    for request, said in (
+    for request, message in (
         (Request(), "say what to show"),
         (Request(source=tmp_path, demo=True), "say what to show"),
         (Request(source=tmp_path / "certs", votes=tmp_path / "other"), "not what"),
         (Request(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "nowhere is not there"),
         (Request(source=tmp_path / "nowhere"), "nowhere"),
     ):
-        with pytest.raises(CostcertError, match=said):
+        with pytest.raises(CostcertError, match=message):
             opened(request)
 
 
@@ -662,7 +644,7 @@ def test_the_demo_and_its_model(tmp_path):
     model = ROOT / "src" / "costcert" / "sample" / "model"
     shown, deployed = opened(Request(source=tmp_path / "votes", model=str(model)))
     assert deployed.classifier.soft == cc.Soft(0.25, 4)
-    # What the model saw is found by itself, because the data are the sample.
+    # The pictures are found by themselves, because the data are the sample.
     assert shown.pictures.file(image).media_type == "image/png"
     manifest = json.loads((tmp_path / "votes" / "manifest.json").read_text())
     manifest["made"]["model"]["digest"] = "sha256:0"
@@ -678,22 +660,22 @@ def test_the_client_of_the_examples(session, votes, tmp_path):
     (tmp_path / "mine.png").write_bytes(picture()[1])
     deployed = cc.Deployed(Tiny(), "columns:3", soft=SOFT)
     with served(session, deployed=deployed, access=Access(token="a long secret")) as where:
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "client.py"), where, str(tmp_path / "mine.png")],
             env={**os.environ, "COSTCERT_TOKEN": "a long secret"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LONG,
             check=True,
         ).stdout
     top = int(deployed.predict(Image.open(tmp_path / "mine.png"), k=1)[0, 0])
-    assert said.startswith(f"{votes.image_ids[0]}: class {votes.truth[0]}, 8 ballots\n")
-    side = int(re.search(r"square:(\d+)", said)[1])
+    assert output.startswith(f"{votes.image_ids[0]}: class {votes.truth[0]}, 8 ballots\n")
+    side = int(re.search(r"square:(\d+)", output)[1])
     min_k = cc.certify(votes.hard(), side).min_k("costcert", side)[0]
-    assert f"costcert: stays in the top {min_k} under" in said
-    assert f"mine.png: class {top}," in said
+    assert f"costcert: stays in the top {min_k} under" in output
+    assert f"mine.png: class {top}," in output
     min_k = deployed.certify(Image.open(tmp_path / "mine.png"), [top], side).min_k("costcert", side)[0]
-    assert f"class {top} stays in the top {min_k} under" in said
+    assert f"class {top} stays in the top {min_k} under" in output
 
 
 def test_a_port_that_is_taken():
@@ -731,49 +713,42 @@ def command(*words):
         yield found[0], memory
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=20)
-        assert "Traceback" not in said, said
+        _, errors = process.communicate(timeout=LONG)
+        assert "Traceback" not in errors, errors
 
 
 @pytest.fixture
 def large(tmp_path):
-    """Votes as of ImageNet: 224 mutants and 1000 classes."""
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, 1000, 200)
-    ballots = np.where(rng.random((200, 224)) < 0.4, truth[:, None], rng.integers(0, 1000, (200, 224)))
-    made = cc.Votes(ballots, truth, num_classes=1000, ablation="columns:19", image_size=224)
-    cc.write_votes(made, tmp_path / "votes")
+    cc.write_votes(imagenet_votes(200), tmp_path / "votes")
     return tmp_path / "votes"
+
+
+def crowd(where, clients, seconds):
+    """How often the service answered with each status."""
+    run = subprocess.run(
+        [sys.executable, str(TESTS / "crowd.py"), where, str(clients), str(seconds)],
+        capture_output=True,
+        text=True,
+        timeout=LONG + seconds,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
 
 
 def test_a_load_of_clients(large):
     """200 clients at once: every answer is right or a 429, and memory stays flat.
 
-    Five seconds by default; COSTCERT_LOAD_SECONDS=30 for as long as one likes.
+    Five seconds by default; COSTCERT_LOAD_SECONDS=30 for longer.
     """
     seconds = float(os.environ.get("COSTCERT_LOAD_SECONDS", "5"))
-    with command(large) as (where, memory):
-        crowd = subprocess.run(
-            [sys.executable, str(TESTS / "crowd.py"), where, "200", str(seconds / 2)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert crowd.returncode == 0, crowd.stderr
+    with command(large, "--seconds", LONG) as (where, memory):
+        crowd(where, 200, seconds / 2)
         before = memory()
-        crowd = subprocess.run(
-            [sys.executable, str(TESTS / "crowd.py"), where, "200", str(seconds)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert crowd.returncode == 0, crowd.stderr
+        found = crowd(where, 200, seconds)
         after = memory()
-        found = json.loads(crowd.stdout)
         print(f"\n{seconds:g} s, 200 clients: {found}, memory {before:.0f} MB before, {after:.0f} MB after")
         assert set(found) <= {"200", "429"}, found
-        assert found["200"] > 5 * seconds
+        assert found["200"] > 0
         assert after < before + 25
-        assert httpx.get(f"{where}healthz").status_code == 200
+        assert httpx.get(f"{where}healthz", timeout=LONG).status_code == 200

@@ -58,9 +58,9 @@ def run(request: Request) -> None:
         if find_spec(package) is None:
             raise CostcertError(f"the page needs {package}: pip install 'costcert[explore]'")
     from costcert.explorer.access import LOOPBACK, Access
+    from costcert.explorer.limits import Limits
     from costcert.explorer.service import create_app
     from costcert.explorer.serving import address, listening, server
-    from costcert.explorer.uploads import Limits
 
     token = request.token
     if token is None and request.host not in LOOPBACK:

@@ -1,4 +1,4 @@
-"""The work behind the questions about one image, done in a thread while others are answered."""
+"""The work behind requests about one image; it runs in a thread of a WorkQueue."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ from typing import Any
 import numpy as np
 
 from costcert.certification.deployment import Deployed
-from costcert.explorer.image import Labelled, ballots_json, certified, with_label
-from costcert.explorer.pictures import decoded, encoded
-from costcert.explorer.schemas import BallotsQuestion
+from costcert.explorer.image import LabelledImage, ballots_json, certify_image, with_label
+from costcert.explorer.pictures import decode, encode
+from costcert.explorer.schemas import CertifyRequest
 from costcert.explorer.session import Session
 from costcert.geometry.ablations import parse_ablation
 from costcert.votes.table import Votes
 
 
-def certified_ballots(session: Session, question: BallotsQuestion) -> dict[str, Any]:
-    if question.image is not None:
-        case = session.labelled(question.image, question.label, question.view)
+def certify_ballots(session: Session, request: CertifyRequest) -> dict[str, Any]:
+    """Certificates of an image of the run, or of ballots in the request."""
+    if request.image is not None:
+        image = session.labelled(request.image, request.label, request.view)
     else:
-        case = Labelled(_own_votes(session, question))
-    if question.ties is not None:
-        case = replace(case, terms=replace(case.terms, ties=question.ties))
-    rows = certified(case, question.patches, question.defenders, attack=question.attack)
-    return {"label": int(case.votes.truth[0]), "certificates": rows}
+        image = LabelledImage(_request_votes(session, request))
+    if request.ties is not None:
+        image = replace(image, terms=replace(image.terms, ties=request.ties))
+    rows = certify_image(image, request.patches, request.defenders, attack=request.attack)
+    return {"label": image.label, "certificates": rows}
 
 
-def _own_votes(session: Session, question: BallotsQuestion) -> Votes:
-    shown = session.votes
-    shape: dict[str, Any] = {
-        "num_classes": question.num_classes or shown.num_classes,
-        "ablation": shown.ablation if question.ablation is None else parse_ablation(question.ablation),
-        "image_size": shown.image_size if question.image_size is None else tuple(question.image_size),
+def _request_votes(session: Session, request: CertifyRequest) -> Votes:
+    """The ballots in the request; ablation, size and classes default to those of the run."""
+    default = session.votes
+    options: dict[str, Any] = {
+        "num_classes": request.num_classes or default.num_classes,
+        "ablation": default.ablation if request.ablation is None else parse_ablation(request.ablation),
+        "image_size": default.image_size if request.image_size is None else tuple(request.image_size),
     }
-    truth = np.array([question.label])
-    if question.labels is None or question.units is None:
-        return Votes(np.array([question.ballots]), truth, **shape)
-    if question.cap is not None:
-        shape["cap"] = question.cap
-    return Votes.soft([question.labels], [question.units], truth, **shape)
+    truth = np.array([request.label])
+    if request.labels is None or request.units is None:
+        return Votes(np.array([request.ballots]), truth, **options)
+    if request.cap is not None:
+        options["cap"] = request.cap
+    return Votes.soft([request.labels], [request.units], truth, **options)
 
 
-def predicted(
-    session: Session, deployed: Deployed, content: bytes, k: int, most_pixels: int
+def predict_picture(
+    session: Session, deployed: Deployed, content: bytes, k: int, max_pixels: int
 ) -> dict[str, Any]:
-    picture = decoded(content, most_pixels)
+    """The top k of an uploaded picture, its ballots, and the pixels that the model sees."""
+    picture = decode(content, max_pixels)
     votes = deployed.votes(picture)
-    order, scores = _order(deployed, votes)
+    order, scores = _ranking(deployed, votes)
     names = session.votes.class_names
-    kinds = {kind: votes if kind == "soft" else votes.hard() for kind in session.views}
-    file = encoded(deployed.model.prepare(picture))
+    by_kind = {kind: votes if kind == "soft" else votes.hard() for kind in session.views}
+    file = encode(deployed.model.prepare(picture))
     return {
         "top": [
             {
@@ -63,28 +66,29 @@ def predicted(
         ],
         "votes": {
             kind: {"image": "", **ballots_json(with_label(each, int(order[0])), session.views[kind].terms)}
-            for kind, each in kinds.items()
+            for kind, each in by_kind.items()
         },
         "picture": f"data:{file.media_type};base64,{base64.b64encode(file.content).decode()}",
     }
 
 
-def certified_picture(
+def certify_picture(
     session: Session,
     deployed: Deployed,
     content: bytes,
     label: int | None,
     patches: list[str],
-    most_pixels: int,
+    max_pixels: int,
 ) -> dict[str, Any]:
-    votes = deployed.votes(decoded(content, most_pixels))
+    """Certificates of a label of an uploaded picture, by default of the predicted label."""
+    votes = deployed.votes(decode(content, max_pixels))
     if label is None:
-        label = int(_order(deployed, votes)[0][0])
+        label = int(_ranking(deployed, votes)[0][0])
     terms = session.views["soft" if votes.is_soft else "hard"].terms
-    case = Labelled(with_label(votes, label), terms, deployed.classifier.mask)
-    return {"label": label, "certificates": certified(case, patches)}
+    image = LabelledImage(with_label(votes, label), terms, deployed.classifier.mask)
+    return {"label": label, "certificates": certify_image(image, patches)}
 
 
-def _order(deployed: Deployed, votes: Votes) -> tuple[Any, Any]:
-    """Labels best first, and what they are ranked by."""
+def _ranking(deployed: Deployed, votes: Votes) -> tuple[Any, Any]:
+    """Labels, best first, and the scores they are ranked by."""
     return deployed.ranked(votes, votes.num_classes)[0], deployed.scores(votes)[0]

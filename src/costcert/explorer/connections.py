@@ -1,8 +1,11 @@
-"""Who may stay connected: whoever keeps the service waiting is let go of, and never keeps others out.
+"""Connections: slow clients are disconnected, and never keep others out.
 
-A connection waits for its client until the head of a request is there (being idle is the same), until its
-body is, and until the answer is fetched. Each of these has its time, however many bytes trickle in, and where
-connections are too many, the one that has waited longest makes room.
+A connection waits for its client until the head of a request is complete (an idle connection does the same),
+until its body is, and until the answer is fetched. Each step has a deadline, which bytes that trickle in do
+not move; where connections are too many, the one that has waited longest is closed.
+
+Uvicorn's own options do not suffice: `timeout_keep_alive` covers only the time between two requests, and
+`limit_concurrency` refuses the newcomer instead of closing the slow connection.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from typing import Any, Protocol
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from costcert.explorer.uploads import Limits
+from costcert.explorer.limits import Limits
 
-# The service itself answers a body that is late, and that answer has to get out before the line is cut.
+# The service itself answers a late body, and that answer must be sent before the connection is closed.
 _GRACE = 2.0
 
 
-class Waiting(Enum):
+class ClientStep(Enum):
     """What a connection waits for its client to do."""
 
     HEAD = "send a request"
@@ -28,131 +31,131 @@ class Waiting(Enum):
     FETCH = "fetch the answer"
 
 
-class Member(Protocol):
-    """A connection, as the table sees it."""
+class TableEntry(Protocol):
+    """What the table needs of a connection."""
 
     address: str
 
     def drop(self) -> None: ...
 
 
-class Table:
-    """All open connections: at most `most`, and of one client half of them.
+class ConnectionTable:
+    """All open connections: at most `limit`, and at most half of that per client.
 
-    A newcomer is never refused while somebody dawdles. Work that is under way is never given up for one; how
-    much of it there is, the gates say.
+    A new connection replaces the one that has waited longest for its client. A connection whose request is
+    being answered is never closed for a new one; the work queues limit how many of these there are.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.most_each = most, max(1, most // 2)
-        self._open: set[Member] = set()
+    def __init__(self, limit: int) -> None:
+        self.limit, self.client_limit = limit, max(1, limit // 2)
+        self._open: set[TableEntry] = set()
         # In the order in which they began to wait.
-        self._dawdling: dict[Member, None] = {}
+        self._waiting: dict[TableEntry, None] = {}
 
-    def enter(self, member: Member) -> None:
-        self._open.add(member)
-        self.dawdle(member)
-        own = {each for each in self._open if each.address == member.address}
-        if len(own) > self.most_each:
-            self._make_room(own)
-        elif len(self._open) > self.most:
-            self._make_room(self._open)
+    def add(self, entry: TableEntry) -> None:
+        self._open.add(entry)
+        self.mark_waiting(entry)
+        same_client = {each for each in self._open if each.address == entry.address}
+        if len(same_client) > self.client_limit:
+            self._drop_oldest(same_client)
+        elif len(self._open) > self.limit:
+            self._drop_oldest(self._open)
 
-    def dawdle(self, member: Member) -> None:
-        """From now on it waits for its client."""
-        if member in self._open:
-            self.work(member)
-            self._dawdling[member] = None
+    def mark_waiting(self, entry: TableEntry) -> None:
+        """It waits for its client from now on."""
+        if entry in self._open:
+            self.mark_busy(entry)
+            self._waiting[entry] = None
 
-    def work(self, member: Member) -> None:
-        """Its client waits for us."""
-        self._dawdling.pop(member, None)
+    def mark_busy(self, entry: TableEntry) -> None:
+        """Its request is being answered."""
+        self._waiting.pop(entry, None)
 
-    def leave(self, member: Member) -> None:
-        self._open.discard(member)
-        self.work(member)
+    def remove(self, entry: TableEntry) -> None:
+        self._open.discard(entry)
+        self.mark_busy(entry)
 
-    def _make_room(self, among: set[Member]) -> None:
-        # The newcomer waits as well, so there is always one; where all others are at work, it goes itself.
-        oldest = next(each for each in self._dawdling if each in among)
-        self.leave(oldest)
+    def _drop_oldest(self, entries: set[TableEntry]) -> None:
+        # The new connection waits as well, so there is always one; where all others are busy, it is dropped.
+        oldest = next(each for each in self._waiting if each in entries)
+        self.remove(oldest)
         oldest.drop()
 
 
 class Connection(H11Protocol):
-    """Uvicorn's connection, with a deadline and a place in the table."""
+    """Uvicorn's connection, with deadlines and an entry in the table."""
 
-    table: Table
-    patience: dict[Waiting, float]
+    table: ConnectionTable
+    timeouts: dict[ClientStep, float]
     address = ""
-    _waiting: Waiting | None = None
+    _awaited: ClientStep | None = None
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
-        self._look()
-        self.table.enter(self)
+        self._update_deadline()
+        self.table.add(self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._look()
+        self._update_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._look()
+        self._update_deadline()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._look()
+        self._update_deadline()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._look()
+        self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._cancel()
-        self.table.leave(self)
+        self._cancel_deadline()
+        self.table.remove(self)
 
     def drop(self) -> None:
-        self.table.leave(self)
-        # Closing would first send what is left of an answer, which nobody may ever fetch.
+        self.table.remove(self)
+        # `close` would first send the rest of an answer, which the client may never fetch.
         self.transport.abort()
 
-    def _look(self) -> None:
-        """A deadline begins with what is waited for, and bytes that arrive do not move it."""
-        waiting = self._waits_for()
-        if waiting is self._waiting:
+    def _update_deadline(self) -> None:
+        """Set a deadline when the awaited step changes; bytes that arrive do not move it."""
+        awaited = self._awaited_step()
+        if awaited is self._awaited:
             return
-        self._waiting = waiting
-        self._cancel()
-        if waiting is None:
-            self.table.work(self)
+        self._awaited = awaited
+        self._cancel_deadline()
+        if awaited is None:
+            self.table.mark_busy(self)
         else:
-            self.table.dawdle(self)
-            self._deadline = self.loop.call_later(self.patience[waiting], self.drop)
+            self.table.mark_waiting(self)
+            self._deadline = self.loop.call_later(self.timeouts[awaited], self.drop)
 
-    def _waits_for(self) -> Waiting | None:
+    def _awaited_step(self) -> ClientStep | None:
         if self.transport.is_closing() or self.flow.write_paused:
-            return Waiting.FETCH
-        # Also of a request that was answered before its body was there.
+            return ClientStep.FETCH
+        # Also for a request that was answered before its body was complete.
         if self.conn.their_state is h11.SEND_BODY:
-            return Waiting.BODY
-        at_work = self.cycle is not None and not self.cycle.response_complete
-        return None if at_work else Waiting.HEAD
+            return ClientStep.BODY
+        busy = self.cycle is not None and not self.cycle.response_complete
+        return None if busy else ClientStep.HEAD
 
-    def _cancel(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
 
-def connections(limits: Limits, most: int) -> type[Connection]:
-    """The class of a server's connections, which share one table."""
-    later = limits.seconds + _GRACE
+def connection_class(limits: Limits, limit: int) -> type[Connection]:
+    """The class of the connections of one server, which share one table."""
+    seconds = limits.seconds + _GRACE
     shared: dict[str, Any] = {
-        "table": Table(most),
-        "patience": {Waiting.HEAD: limits.idle, Waiting.BODY: later, Waiting.FETCH: later},
+        "table": ConnectionTable(limit),
+        "timeouts": {ClientStep.HEAD: limits.idle, ClientStep.BODY: seconds, ClientStep.FETCH: seconds},
     }
     return type("SharedConnection", (Connection,), shared)

@@ -1,4 +1,4 @@
-"""One image: its ballots, and what is promised for one of its labels."""
+"""One image: its ballots, and the certificates of one of its labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from costcert.certification.certify import certify, distrusting
 from costcert.certification.witnesses import strongest
 from costcert.defenders import chosen
 from costcert.errors import GeometryError
-from costcert.explorer.limits import MOST_MASKED, MOST_PRICED, forget, masked_cost, reasonable
+from costcert.explorer.limits import (
+    MAX_ATTACK_COST,
+    MAX_MASKING_COST,
+    checked_patch,
+    clear_large_cache,
+    masking_cost,
+)
 from costcert.geometry.patches import Patch
 from costcert.geometry.touch import touched
 from costcert.votes.table import Votes
@@ -19,7 +25,7 @@ from costcert.votes.table import Votes
 
 @dataclass(frozen=True)
 class Terms:
-    """How certificates are to be read: who wins ties, and which ballots are distrusted."""
+    """Options of `certify` that hold for all images: the tie rule, and which ballots are distrusted."""
 
     ties: str = "against"
     epsilon: float | None = None
@@ -27,71 +33,70 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """One image's ballots, and the label that a promise is wanted for.
+class LabelledImage:
+    """The ballots of one image; its truth is the label to certify.
 
     Args:
-        mask: the patch that masking defenders mask for, where the run has one.
+        mask: the patch that masking defenders mask for, if the run has one.
     """
 
     votes: Votes
     terms: Terms = field(default_factory=Terms)
     mask: Patch | None = None
 
-    @classmethod
-    def of(
-        cls, votes: Votes, row: int, label: int | None, terms: Terms, mask: Patch | None = None
-    ) -> Labelled:
-        one = votes.take([row])
-        return cls(one if label is None else with_label(one, label), terms, mask)
+    @property
+    def label(self) -> int:
+        return int(self.votes.truth[0])
 
 
-def certified(
-    case: Labelled, patches: list[str], defenders: list[str] | None = None, *, attack: bool = False
+def certify_image(
+    image: LabelledImage, patches: list[str], defenders: list[str] | None = None, *, attack: bool = False
 ) -> list[dict[str, Any]]:
-    """Certificates of one image: a row for each patch and defender, and where an attack does most."""
-    votes, terms = case.votes, case.terms
-    stickers = [reasonable(patch, votes.ablation, votes.image_size) for patch in patches]
-    wanted = chosen(defenders or "all", soft=votes.is_soft, partial=votes.known is not None)
+    """Rank and min-k per patch and defender; with `attack` also the strongest place of each patch."""
+    votes, terms = image.votes, image.terms
+    stickers = [checked_patch(patch, votes.ablation, votes.image_size) for patch in patches]
+    requested = chosen(defenders or "all", soft=votes.is_soft, partial=votes.known is not None)
     rows = []
     for sticker in dict.fromkeys(stickers):
-        able = [
+        names = [
             defender.name
-            for defender in wanted
-            if not defender.masks or masked_cost(votes, sticker) <= MOST_MASKED
+            for defender in requested
+            if not defender.masks or masking_cost(votes, sticker) <= MAX_MASKING_COST
         ]
-        if not able:
-            raise GeometryError(f"{sticker} has too many places here for {wanted[0].title}")
-        found = certify(
-            votes, sticker, able, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau, mask=case.mask
+        if not names:
+            raise GeometryError(
+                f"{sticker} has too many places for {requested[0].title} in the service: use costcert certify"
+            )
+        certificates = certify(
+            votes, sticker, names, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau, mask=image.mask
         )
-        cases = touched(votes.ablation, sticker, votes.image_size)
+        sets = touched(votes.ablation, sticker, votes.image_size)
         row: dict[str, Any] = {
             "patch": str(sticker),
-            "budget": cases.delta,
+            "budget": sets.delta,
             "defenders": {
                 name: {
-                    "rank": int(found.rank(name, sticker)[0]),
-                    "min_k": int(found.min_k(name, sticker)[0]),
+                    "rank": int(certificates.rank(name, sticker)[0]),
+                    "min_k": int(certificates.min_k(name, sticker)[0]),
                 }
-                for name in able
+                for name in names
             },
             "attack": None,
         }
         if attack:
-            if len(cases) * votes.num_classes > MOST_PRICED:
-                raise GeometryError(f"{sticker} has too many places here to say which is the worst")
+            if len(sets) * votes.num_classes > MAX_ATTACK_COST:
+                raise GeometryError(f"{sticker} has too many places to search for the worst one")
             if votes.known is None:
                 worst = strongest(votes, 0, sticker, ties=terms.ties)
                 ((top, left),) = worst.places
                 row["attack"] = {"top": top, "left": left, "position": worst.position}
         rows.append(row)
-        forget(cases)
+        clear_large_cache(sets)
     return rows
 
 
 def ballots_json(votes: Votes, terms: Terms) -> dict[str, Any]:
-    """The ballots of the only image of `votes`, for the page."""
+    """The ballots of the only image of `votes`, as the page reads them."""
     soft = votes.labels is not None and votes.units is not None
     trusted = distrusting(votes, epsilon=terms.epsilon, tau=terms.tau if soft else 0)
     ballots = votes.ballots if votes.known is None else np.where(votes.known, votes.ballots, -1)
@@ -107,5 +112,5 @@ def ballots_json(votes: Votes, terms: Terms) -> dict[str, Any]:
 
 
 def with_label(votes: Votes, label: int) -> Votes:
-    """The same ballots of one image, asked about another label."""
+    """The same ballots of one image, with another label to certify."""
     return votes.replace(truth=[label])

@@ -1,4 +1,7 @@
-"""Back-pressure: a few pieces of work at a time, a short queue, and a plain no to the rest."""
+"""Back-pressure: a few jobs run at a time, a short queue waits, and further requests are refused.
+
+anyio's CapacityLimiter does not fit: it frees the place of a cancelled job while its thread still runs.
+"""
 
 from __future__ import annotations
 
@@ -7,57 +10,50 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from starlette.exceptions import HTTPException
+
 Result = TypeVar("Result")
 
 
-class BusyError(Exception):
-    """The queue is full: come back later."""
+class BusyError(HTTPException):
+    """The queue is full."""
+
+    def __init__(self) -> None:
+        super().__init__(429, "the service is busy: try again in a second", {"Retry-After": "1"})
 
 
-class LateError(Exception):
-    """The work takes longer than anybody should wait."""
+class LateError(HTTPException):
+    """The time limit of a request is over."""
 
-
-class Room:
-    """A place for so many at a time; more are told that it is full."""
-
-    def __init__(self, places: int) -> None:
-        self._places = places
-        self.inside = 0
-
-    def __enter__(self) -> None:
-        if self.inside >= self._places:
-            raise BusyError
-        self.inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.inside -= 1
+    def __init__(self) -> None:
+        super().__init__(503, "this took too long: request less, or try again later", {"Retry-After": "5"})
 
 
 class WorkQueue:
-    """Runs work in `workers` threads while at most `waiting` more pieces queue.
+    """Runs jobs in `workers` threads while at most `waiting` more jobs queue.
 
-    Work that is late goes on, because a thread cannot be stopped, and keeps its place until it ends: so
-    slow requests can never pile up.
+    A job past its time limit continues, because a thread cannot be stopped, and keeps its place until it
+    ends: so slow requests never pile up.
     """
 
     def __init__(self, workers: int, waiting: int, seconds: float) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="costcert")
-        self._places = workers + waiting
+        self._capacity = workers + waiting
         self.seconds = seconds
-        self.inside = 0
+        # Jobs that run or wait.
+        self.pending = 0
 
-    async def run(self, work: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
-        if self.inside >= self._places:
+    async def run(self, job: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        if self.pending >= self._capacity:
             raise BusyError
-        self.inside += 1
+        self.pending += 1
         loop = asyncio.get_running_loop()
-        future: Future[Result] = self._pool.submit(work, *args, **kwargs)
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._leave))
+        future: Future[Result] = self._pool.submit(job, *args, **kwargs)
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._done))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.seconds)
         except asyncio.TimeoutError:
             raise LateError from None
 
-    def _leave(self) -> None:
-        self.inside -= 1
+    def _done(self) -> None:
+        self.pending -= 1

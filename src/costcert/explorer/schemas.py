@@ -1,4 +1,4 @@
-"""What is asked of the service and what it answers, checked and documented."""
+"""Requests and responses of the service, validated and documented."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from costcert.explorer.limits import LARGEST_SIDE, MOST_MUTANTS
+from costcert.explorer.limits import MAX_IMAGE_SIDE, MAX_MUTANTS
 
 Label = Annotated[int, Field(ge=0, lt=1 << 24)]
 PatchText = Annotated[str, Field(min_length=1, max_length=40, examples=["square:4"])]
 Ballot = Annotated[list[Label], Field(max_length=64)]
 Units = Annotated[list[Annotated[int, Field(ge=0, le=1 << 30)]], Field(max_length=64)]
 
-MOST_PATCHES = 8
+MAX_PATCHES = 8
 
 
 class Problem(BaseModel):
-    """Why a request was not answered, in a sentence."""
+    """Why a request was refused, in a sentence."""
 
     detail: str
 
@@ -29,54 +29,55 @@ class Health(BaseModel):
     model: bool
 
 
-class BallotsQuestion(BaseModel):
-    """Ballots to certify: of an image that is shown here, or of one's own."""
+class CertifyRequest(BaseModel):
+    """Ballots to certify: of an image of this run, or in the request."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    image: Annotated[
-        str | None, Field(max_length=4096, description="The id of an image whose votes are shown here.")
-    ] = None
+    image: Annotated[str | None, Field(max_length=4096, description="The id of an image of this run.")] = None
     ballots: Annotated[
-        list[Label] | None, Field(max_length=MOST_MUTANTS, description="The label each mutant votes for.")
+        list[Label] | None, Field(max_length=MAX_MUTANTS, description="The label each mutant votes for.")
     ] = None
     labels: Annotated[
         list[Ballot] | None,
-        Field(max_length=MOST_MUTANTS, description="Soft ballots: labels of each mutant."),
+        Field(max_length=MAX_MUTANTS, description="Soft ballots: the labels of each mutant."),
     ] = None
     units: Annotated[
         list[Units] | None,
-        Field(max_length=MOST_MUTANTS, description="Soft ballots: units for those labels."),
+        Field(max_length=MAX_MUTANTS, description="Soft ballots: the units of each of these labels."),
     ] = None
-    cap: Annotated[int | None, Field(ge=1, le=1 << 30, description="The most units a mutant may give.")] = (
-        None
-    )
-    label: Annotated[Label | None, Field(description="The label to keep in the top k.")] = None
-    patches: Annotated[list[PatchText], Field(min_length=1, max_length=MOST_PATCHES)]
+    cap: Annotated[
+        int | None, Field(ge=1, le=1 << 30, description="Soft ballots: maximum units per mutant.")
+    ] = None
+    label: Annotated[
+        Label | None,
+        Field(description="The label to certify; for an image of this run its true label by default."),
+    ] = None
+    patches: Annotated[list[PatchText], Field(min_length=1, max_length=MAX_PATCHES)]
     defenders: Annotated[
         list[Annotated[str, Field(max_length=64)]] | None, Field(min_length=1, max_length=16)
     ] = None
     ties: Literal["against", "lowest"] | None = None
     view: Literal["hard", "soft"] | None = None
-    attack: Annotated[bool, Field(description="Also say where a patch does most, and what.")] = False
+    attack: Annotated[bool, Field(description="Whether to also search for the strongest attack.")] = False
     ablation: Annotated[
-        str | None, Field(max_length=200, description="What each mutant kept; as shown here by default.")
+        str | None, Field(max_length=200, description="How the mutants were made; by default as in this run.")
     ] = None
     image_size: Annotated[
-        list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]] | None,
-        Field(min_length=2, max_length=2, description="Height and width; as shown here by default."),
+        list[Annotated[int, Field(ge=1, le=MAX_IMAGE_SIDE)]] | None,
+        Field(min_length=2, max_length=2, description="Height and width; by default as in this run."),
     ] = None
     num_classes: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> BallotsQuestion:
+    def _one_source(self) -> CertifyRequest:
         given = [self.image is not None, self.ballots is not None, self.labels is not None]
         if sum(given) != 1:
             raise ValueError("give one of: image, ballots, or labels with units")
         if (self.labels is None) != (self.units is None):
-            raise ValueError("soft ballots are labels and units together")
+            raise ValueError("soft ballots need both labels and units")
         if self.image is None and self.label is None:
-            raise ValueError("say which label is to stay in the top k")
+            raise ValueError("ballots need a label to certify: pass label")
         return self
 
 
@@ -86,7 +87,7 @@ class RankAndMinK(BaseModel):
 
 
 class Attack(BaseModel):
-    """The place where a patch lifts the most rivals, and where the label ends."""
+    """The place where a patch lifts the most rivals, and the position of the label after that attack."""
 
     top: int
     left: int
@@ -95,7 +96,7 @@ class Attack(BaseModel):
 
 class PatchCertificates(BaseModel):
     patch: str
-    budget: Annotated[int, Field(description="Mutants the patch touches at most.")]
+    budget: Annotated[int, Field(description="Maximum number of mutants that the patch touches.")]
     defenders: dict[str, RankAndMinK]
     attack: Attack | None
 
@@ -106,7 +107,7 @@ class Certified(BaseModel):
 
 
 class ImageVotes(BaseModel):
-    """How the mutants of one image voted."""
+    """The votes of the mutants of one image."""
 
     image: str
     truth: int
@@ -115,7 +116,7 @@ class ImageVotes(BaseModel):
     ballots: Annotated[list[int], Field(description="Labels; -1 for a mutant that was not evaluated.")]
     labels: list[list[int]] | None
     units: list[list[int]] | None
-    unknown: Annotated[list[int], Field(description="Mutants that are taken to be the attacker's.")]
+    unknown: Annotated[list[int], Field(description="Mutants whose ballots count as the attacker's.")]
 
 
 class Ranked(BaseModel):
@@ -127,7 +128,7 @@ class Ranked(BaseModel):
 class Prediction(BaseModel):
     top: list[Ranked]
     votes: dict[str, ImageVotes]
-    picture: Annotated[str, Field(description="What the model saw, as a data: address.")]
+    picture: Annotated[str, Field(description="The pixels that the model sees, as a data: URL.")]
 
 
 class AllRanks(BaseModel):

@@ -10,36 +10,39 @@ import uvicorn
 from fastapi import FastAPI
 
 from costcert.errors import CostcertError
-from costcert.explorer.connections import connections
-from costcert.explorer.uploads import Limits
+from costcert.explorer.connections import connection_class
+from costcert.explorer.limits import Limits
 
 PORT = 8710
-# Connections that the system keeps until they are accepted.
+# Connections that the system queues until they are accepted.
 _QUEUE = 512
 
 
 def listening(host: str, port: int | None = None) -> socket.socket:
-    """A bound socket; without a port the usual one, or any free one where that is taken."""
-    wanted = [PORT, 0] if port is None else [port]
-    why = ""
-    for number in wanted:
+    """A bound socket; without a port the default one, or any free one where that is taken.
+
+    Uvicorn's `Config.bind_socket` exits the process where the port is taken.
+    """
+    candidates = [PORT, 0] if port is None else [port]
+    reason = ""
+    for number in candidates:
+        bound = None
         try:
             ((family, kind, _, _, address), *_) = socket.getaddrinfo(
                 host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            continue
-        bound = socket.socket(family, kind)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+            bound = socket.socket(family, kind)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
         except OSError as error:
-            bound.close()
-            why = (error.strerror or str(error)).lower()
-            continue
-        return bound
-    raise CostcertError(f"cannot listen on {host} port {wanted[-1]} ({why}): choose another --host or --port")
+            reason = (error.strerror or str(error)).lower()
+            if bound is not None:
+                bound.close()
+        else:
+            return bound
+    raise CostcertError(
+        f"cannot listen on {host} port {candidates[-1]} ({reason}): choose another --host or --port"
+    )
 
 
 def address(bound: socket.socket, host: str) -> str:
@@ -48,9 +51,9 @@ def address(bound: socket.socket, host: str) -> str:
 
 
 def server(app: FastAPI) -> uvicorn.Server:
-    """A server of this app, within the limits that the app was made with."""
+    """A server for this app, with the limits that the app was created with."""
     limits: Limits = app.state.limits
-    most = min(limits.connections, _files() // 2)
+    connections = min(limits.connections, _max_open_files() // 2)
     return _Server(
         uvicorn.Config(
             app,
@@ -60,12 +63,12 @@ def server(app: FastAPI) -> uvicorn.Server:
             proxy_headers=False,
             timeout_keep_alive=math.ceil(limits.idle),
             timeout_graceful_shutdown=3,
-            # So many are accepted at a time, and a few times as many before the first of them is read and
-            # may make another one leave: few enough that none has to go unread, and files are left to open.
-            backlog=max(1, most // 8),
+            # The loop accepts this many connections at a time, and a few times as many before it reads from
+            # the first of them and the table may close another: few enough to leave files to open.
+            backlog=max(1, connections // 8),
             ws="none",
             loop="asyncio",
-            http=connections(limits, most),
+            http=connection_class(limits, connections),
         )
     )
 
@@ -73,13 +76,13 @@ def server(app: FastAPI) -> uvicorn.Server:
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # The loop takes one number for how many it accepts at a time and how many may queue.
+        # The loop uses `backlog` both for how many it accepts at a time and for how many may queue.
         for each in sockets or ():
             each.listen(_QUEUE)
 
 
-def _files() -> int:
-    """How many files, and so connections, this process may have open."""
+def _max_open_files() -> int:
+    """How many files, and so connections, this process may open."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the page shows: ballots, pictures and certificates of one run, looked up by the image's id."""
+"""A session: ballots, pictures and certificates of one run, looked up by the id of an image."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from costcert.certification.certificates import Certificates
 from costcert.certification.certify import certify
 from costcert.defenders import chosen, find
 from costcert.errors import CostcertError
-from costcert.explorer.image import Labelled, Terms, ballots_json
-from costcert.explorer.limits import MOST_MASKED, forget, masked_cost, reasonable
+from costcert.explorer.image import LabelledImage, Terms, ballots_json, with_label
+from costcert.explorer.limits import MAX_MASKING_COST, checked_patch, clear_large_cache, masking_cost
 from costcert.explorer.pictures import Pictures
 from costcert.geometry.ablations import Ablation
 from costcert.geometry.patches import Patch, Rectangle, Square
@@ -25,28 +25,28 @@ from costcert.geometry.touch import touched
 from costcert.reports.style import looks
 from costcert.votes.table import Votes
 
-# Numbers of certificates that are kept, and the fewest patches they are kept for.
-_KEPT, _KEPT_PATCHES = 1 << 23, 8
-# Sides of the stickers on the curve, as parts of the image's shorter side.
+# Cache of certificates: ranks and min-ks in all, and patches that it holds at least.
+_CACHED_NUMBERS, _CACHED_PATCHES = 1 << 23, 8
+# Sides of the stickers on the curve, as shares of the image's shorter side.
 _SIDES = (1 / 28, 2 / 28, 4 / 28, 6 / 28, 8 / 28, 11 / 28, 14 / 28)
-# List lengths on the curve.
-LONGEST_LIST = 20
+# The largest k on the curve.
+MAX_K = 20
 
 
 class UnknownImageError(CostcertError):
-    """An id that no image has."""
+    """No image has this id."""
 
 
 @dataclass(frozen=True)
 class BallotView:
-    """One way to count the same ballots, and the defenders that can."""
+    """The ballots counted as hard or as soft, and the defenders that support it."""
 
     votes: Votes
     defenders: list[str]
     terms: Terms
 
 
-class Table(NamedTuple):
+class PatchTable(NamedTuple):
     """Certificates of all images against one patch, which touches at most `budget` mutants."""
 
     certificates: Certificates
@@ -59,8 +59,8 @@ class Session:
 
     Args:
         votes: as they were cast, or, with certificates, as they were certified.
-        certificates: made before; what they do not hold is certified when somebody asks.
-        pictures: where the images are at hand.
+        certificates: of the run; patches that they do not hold are certified on request.
+        pictures: of the images, where available.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Session:
         self.certificates = certificates
         self.views = self._views(votes)
         self._rows = {str(image): row for row, image in enumerate(votes.image_ids)}
-        self._made: OrderedDict[tuple[str, str], Table] = OrderedDict()
-        self._making = threading.Lock()
+        self._tables: OrderedDict[tuple[str, str], PatchTable] = OrderedDict()
+        self._lock = threading.Lock()
 
     @property
     def mask(self) -> Patch | None:
-        """The patch that masking defenders mask for, where the run has one for all."""
+        """The patch that masking defenders mask for, if the run has one for all."""
         return None if self.certificates is None else self.certificates.classifier.mask
 
     @property
@@ -91,7 +91,7 @@ class Session:
         return next(iter(self.views.values())).votes
 
     def _views(self, votes: Votes) -> dict[str, BallotView]:
-        """Hard ballots first, which are understood at sight; certificates speak of one kind alone."""
+        """Hard ballots first, which are easier to understand; certificates are of one kind only."""
         kinds = {"soft": votes} if votes.is_soft else {"hard": votes}
         if votes.is_soft and self.certificates is None:
             kinds = {"hard": votes.hard(), "soft": votes}
@@ -103,17 +103,17 @@ class Session:
             else:
                 partial = ballots.known is not None
                 names = [each.name for each in chosen("all", soft=ballots.is_soft, partial=partial)]
-            kept = [name for name in names if not find(name).masks or self._masks(ballots)]
-            views[kind] = BallotView(ballots, kept, terms)
+            names = [name for name in names if not find(name).masks or self._can_mask(ballots)]
+            views[kind] = BallotView(ballots, names, terms)
         return views
 
     @staticmethod
-    def _masks(votes: Votes) -> bool:
-        """Whether PatchGuard's windows can be compared for patches of every size."""
+    def _can_mask(votes: Votes) -> bool:
+        """Whether masking defenders are fast enough for patches of every size."""
         sizes = (1, max(1, min(votes.image_size) // 2))
         if votes.num_mutants > 4096:
             return False
-        return all(masked_cost(votes, Square(size)) <= MOST_MASKED for size in sizes)
+        return all(masking_cost(votes, Square(size)) <= MAX_MASKING_COST for size in sizes)
 
     def view(self, kind: str | None) -> BallotView:
         if kind is None:
@@ -124,18 +124,18 @@ class Session:
 
     def row(self, image: str) -> int:
         if image not in self._rows:
-            raise UnknownImageError(f"no image is called {image[:80]!r}")
+            raise UnknownImageError(f"no image has the id {image[:80]!r}")
         return self._rows[image]
 
     def summary(self) -> dict[str, Any]:
-        """All that the page needs to know before it asks for an image."""
+        """What the page needs before it requests an image."""
         votes = self.votes
         height, width = votes.image_size
         defenders = list(dict.fromkeys(name for view in self.views.values() for name in view.defenders))
         sides = sorted({max(1, round(part * min(height, width))) for part in _SIDES})
         if self.certificates is not None:
-            known = [patch.side for patch in self.certificates.patches if isinstance(patch, Square)]
-            sides = sorted(known) or sides
+            certified = [patch.side for patch in self.certificates.patches if isinstance(patch, Square)]
+            sides = sorted(certified) or sides
         return {
             "version": __version__,
             "name": self.name,
@@ -161,7 +161,7 @@ class Session:
                     "title": find(name).title,
                     "colour": look.colour,
                     "width": 1.4 * look.width,
-                    # matplotlib counts dashes in widths of the line, a browser in pixels.
+                    # matplotlib measures dashes in line widths, a browser in pixels.
                     "dash": []
                     if isinstance(look.dash, str)
                     else [2 * look.width * part for part in look.dash[1]],
@@ -175,8 +175,8 @@ class Session:
 
     @property
     def model_name(self) -> str | None:
-        made: Mapping[str, Any] = self.votes.provenance.get("model") or {}
-        return str(made["name"]) if made.get("name") else None
+        model: Mapping[str, Any] = self.votes.provenance.get("model") or {}
+        return str(model["name"]) if model.get("name") else None
 
     def images(self) -> dict[str, Any]:
         votes = self.votes
@@ -184,22 +184,22 @@ class Session:
         return {"ids": votes.image_ids.tolist(), "truth": votes.truth.tolist(), "unread": unread}
 
     def ballots(self, image: str, kind: str | None = None) -> dict[str, Any]:
-        """How the mutants of one image voted."""
+        """The votes of the mutants of one image."""
         view = self.view(kind)
         return {"image": image, **ballots_json(view.votes.take([self.row(image)]), view.terms)}
 
-    def table(self, patch: str, kind: str | None = None) -> Table:
-        """Rank and min-k of all images against one patch, made once."""
+    def table(self, patch: str, kind: str | None = None) -> PatchTable:
+        """Rank and min-k of all images against one patch, from the cache where possible."""
         view = self.view(kind)
-        sticker = reasonable(patch, view.votes.ablation, view.votes.image_size)
+        sticker = checked_patch(patch, view.votes.ablation, view.votes.image_size)
         key = (kind or next(iter(self.views)), str(sticker))
-        if key in self._made:
-            return self._made[key]
-        # One at a time: each keeps all cores busy, and whoever waits may find it made.
-        with self._making:
-            if key in self._made:
-                return self._made[key]
-            made = self._known(sticker) or certify(
+        if key in self._tables:
+            return self._tables[key]
+        # One at a time: each uses all cores, and another thread may have computed this table meanwhile.
+        with self._lock:
+            if key in self._tables:
+                return self._tables[key]
+            certificates = self._stored(sticker) or certify(
                 view.votes,
                 sticker,
                 view.defenders,
@@ -208,41 +208,41 @@ class Session:
                 tau=view.terms.tau,
                 mask=self.mask,
             )
-            cases = touched(view.votes.ablation, sticker, view.votes.image_size)
-            self._made[key] = Table(made, sticker, cases.delta)
-            forget(cases)
-            numbers = 2 * len(made) * len(view.defenders)
-            while len(self._made) > max(_KEPT_PATCHES, _KEPT // numbers):
-                self._made.popitem(last=False)
-            return self._made[key]
+            sets = touched(view.votes.ablation, sticker, view.votes.image_size)
+            table = self._tables[key] = PatchTable(certificates, sticker, sets.delta)
+            clear_large_cache(sets)
+            numbers = 2 * len(certificates) * len(view.defenders)
+            while len(self._tables) > max(_CACHED_PATCHES, _CACHED_NUMBERS // numbers):
+                self._tables.popitem(last=False)
+            return table
 
-    def _known(self, patch: Square | Rectangle) -> Certificates | None:
-        given = self.certificates
-        return None if given is None or patch not in given.patches else given.select(patches=[patch])
+    def _stored(self, patch: Square | Rectangle) -> Certificates | None:
+        stored = self.certificates
+        return None if stored is None or patch not in stored.patches else stored.select(patches=[patch])
 
     def certificates_of(self, patch: str, kind: str | None = None) -> dict[str, Any]:
-        (made, sticker, budget), view = self.table(patch, kind), self.view(kind)
+        (certificates, sticker, budget), view = self.table(patch, kind), self.view(kind)
         return {
             "patch": str(sticker),
             "budget": budget,
             "defenders": {
                 name: {
-                    "rank": made.rank(name, sticker).tolist(),
-                    "min_k": made.min_k(name, sticker).tolist(),
+                    "rank": certificates.rank(name, sticker).tolist(),
+                    "min_k": certificates.min_k(name, sticker).tolist(),
                 }
                 for name in view.defenders
             },
         }
 
     def accuracy(self, patch: str, kind: str | None = None) -> dict[str, Any]:
-        """Clean and certified accuracy for every list length on the curve."""
-        (made, sticker, _), view = self.table(patch, kind), self.view(kind)
-        longest = min(LONGEST_LIST, made.num_classes)
-        accuracy = made.accuracy(range(1, longest + 1))
+        """Clean and certified accuracy for every k on the curve."""
+        (certificates, sticker, _), view = self.table(patch, kind), self.view(kind)
+        ks = range(1, min(MAX_K, certificates.num_classes) + 1)
+        accuracy = certificates.accuracy(ks)
         return {
             "patch": str(sticker),
-            "images": len(made),
-            "k": list(range(1, longest + 1)),
+            "images": len(certificates),
+            "k": list(ks),
             "defenders": {
                 name: {
                     "clean": accuracy[accuracy.defender == name].clean.tolist(),
@@ -252,16 +252,18 @@ class Session:
             },
         }
 
-    def labelled(self, image: str, label: int | None, kind: str | None) -> Labelled:
+    def labelled(self, image: str, label: int | None, kind: str | None) -> LabelledImage:
+        """One image of the run, with its true label or another one."""
         view = self.view(kind)
         row = self.row(image)
         if view.votes.unread is not None and view.votes.unread[row]:
             raise CostcertError(f"{image!r} could not be read when the votes were cast: it has no ballots")
-        return Labelled.of(view.votes, row, label, view.terms, self.mask)
+        votes = view.votes.take([row])
+        return LabelledImage(votes if label is None else with_label(votes, label), view.terms, self.mask)
 
 
 def _segments(ablation: Ablation, image_size: ImageSize) -> list[dict[str, list[list[int]]]]:
-    """What mutants keep, along each axis, in the order of the ballots."""
+    """The segments that mutants keep along each axis, in the order of the ballots."""
     return [
         {"rows": [list(each) for each in part.rows], "columns": [list(each) for each in part.columns]}
         for part in ablation.parts(image_size)

@@ -1,14 +1,14 @@
-// All images: which are certified, filtered and sorted by what the sliders say.
+// The gallery: which images are certified, filtered and sorted.
 
 import { element } from "./ranking.js";
-import { path } from "./service.js";
+import { encodeId } from "./service.js";
 
 const $ = (id) => document.getElementById(id);
-const STEP = 60;
-let most = STEP;
+const PAGE_SIZE = 60;
+let shownCards = PAGE_SIZE;
 
-// Rows of the images that the filters let through, in order.
-export function selected(state, filters) {
+// Rows of the images that pass the filters, in order.
+export function filteredRows(state, filters) {
   const table = state.table && state.table.defenders[state.defender];
   const rows = [];
   for (let row = 0; row < state.images.ids.length; row++) {
@@ -37,37 +37,37 @@ export function startGallery(state, open) {
   }
   for (const id of ["class", "certified", "rank", "sort"]) {
     $(id).addEventListener("change", () => {
-      most = STEP;
+      shownCards = PAGE_SIZE;
       drawGallery(state, open);
     });
   }
   $("more").addEventListener("click", () => {
-    most += STEP;
+    shownCards += PAGE_SIZE;
     drawGallery(state, open);
   });
 }
 
 export function drawGallery(state, open) {
   const filters = Object.fromEntries(["class", "certified", "rank", "sort"].map((id) => [id, $(id).value]));
-  const rows = selected(state, filters);
+  const rows = filteredRows(state, filters);
   const table = state.table && state.table.defenders[state.defender];
   $("shown").textContent = `${rows.length.toLocaleString("en")} of ${state.images.ids.length.toLocaleString("en")}`;
   const tiny = Math.max(state.geometry.height, state.geometry.width) <= 96;
   const cards = $("cards");
-  const old = new Map([...cards.children].map((card) => [Number(card.dataset.row), card]));
-  const wanted = rows.slice(0, most).map((row) => {
-    const card = old.get(row) || newCard(state, row, tiny, open);
+  const existing = new Map([...cards.children].map((card) => [Number(card.dataset.row), card]));
+  const wanted = rows.slice(0, shownCards).map((row) => {
+    const card = existing.get(row) || newCard(state, row, tiny, open);
     const minK = table ? table.min_k[row] : null;
-    const safe = minK !== null && minK <= state.k;
+    const certified = minK !== null && minK <= state.k;
     const badge = card.lastChild;
-    badge.textContent = minK === null ? "…" : `${safe ? "✓" : "✗"} min-k ${minK}`;
-    badge.className = `badge ${minK === null ? "" : safe ? "yes" : "no"}`;
+    badge.textContent = minK === null ? "…" : `${certified ? "✓" : "✗"} min-k ${minK}`;
+    badge.className = `badge ${minK === null ? "" : certified ? "yes" : "no"}`;
     card.setAttribute("aria-label", `${state.name(state.images.truth[row])}, min-k ${minK}, ${state.images.ids[row]}`);
     card.setAttribute("aria-current", state.image === state.images.ids[row]);
     return card;
   });
   cards.replaceChildren(...wanted);
-  $("more").hidden = rows.length <= most;
+  $("more").hidden = rows.length <= shownCards;
 }
 
 function newCard(state, row, tiny, open) {
@@ -77,7 +77,7 @@ function newCard(state, row, tiny, open) {
   card.dataset.row = row;
   const text = () => element("span", { className: "text", textContent: name });
   if (state.about.pictures) {
-    const image = element("img", { alt: "", loading: "lazy", className: tiny ? "tiny" : "", src: `/pictures/${path(id)}` });
+    const image = element("img", { alt: "", loading: "lazy", className: tiny ? "tiny" : "", src: `/pictures/${encodeId(id)}` });
     image.addEventListener("error", () => image.replaceWith(text()), { once: true });
     card.append(image);
   } else {

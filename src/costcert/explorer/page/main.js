@@ -1,137 +1,132 @@
-// The page: one state, and what is drawn again when part of it changes.
+// The page: one state, and functions that draw it again when part of it changes.
 
-import { asElection, attack, listed, positions, rewritten, touched, windows, worstPlace } from "./arithmetic.js";
+import { attack, cleanVotes, distinctPlaces, makeElection, maskWindows, positions, rewrittenLabels, touched, worstPlace } from "./arithmetic.js";
 import { drawCurves } from "./curves.js";
 import { drawGallery, startGallery } from "./gallery.js";
-import { drawBars, drawDefenders, drawPurse, drawVerdict, element } from "./ranking.js";
-import { Refused, enter, get, path, post, send } from "./service.js";
-import { drawStage, drawStrips, stickerMoves, stripsCaption } from "./stage.js";
+import { drawBars, drawBudget, drawDefenders, drawVerdict, element } from "./ranking.js";
+import { RequestError, encodeId, get, post, postFile, sendToken } from "./service.js";
+import { addStickerListeners, drawStage, drawStrips, stripsCaption } from "./stage.js";
 
 const $ = (id) => document.getElementById(id);
-// Colours of Okabe and Ito for the strongest rivals, the first one first.
+// Colours of Okabe and Ito for the strongest rivals, strongest first.
 const RIVALS = ["#E69F00", "#009E73", "#CC79A7", "#56B4E9"];
-// In the dark the label itself is light blue.
+// In dark mode the label itself is light blue.
 const DARK_RIVALS = ["#E69F00", "#009E73", "#CC79A7", "#F0E442"];
 const isDark = matchMedia("(prefers-color-scheme: dark)");
-// Cases times mutants that are tried in the browser; more is left to the service.
-const BEARABLE = 4e6;
+// Places times mutants that are computed in the browser; above that the service does it.
+const MAX_BROWSER_WORK = 4e6;
 
 const state = {};
-let coloured = new Map();
-let paint = {};
-let accuracies = new Map();
-// What was asked last: answers to earlier questions come too late.
-let asked = 0;
-let opening = 0;
-let promised = null;
+let rivalColours = new Map();
+let baseColours = {};
+const accuracies = new Map();
+// The latest request of each kind: answers to earlier ones are ignored.
+let tablesRequest = 0;
+let imageRequest = 0;
+let certificateRequest = 0;
 
 const patchName = () =>
   state.width === state.height ? `square:${state.width}` : `rectangle:${state.height}x${state.width}`;
 
-const colour = (label) => (label === state.label ? paint.true : coloured.get(label) || paint.other);
+const colour = (label) => (label === state.label ? baseColours.true : rivalColours.get(label) || baseColours.other);
 
-// Colours belong to an image, so that nothing flickers while the sticker moves.
+// Colours are chosen once per image, so that they do not change while the sticker moves.
 function chooseColours() {
   if (!state.election) return;
   const style = getComputedStyle(document.documentElement);
-  paint = { true: style.getPropertyValue("--true").trim(), other: style.getPropertyValue("--other").trim() };
-  const { clean } = attackOnNobody();
+  baseColours = { true: style.getPropertyValue("--true").trim(), other: style.getPropertyValue("--other").trim() };
+  const { clean } = cleanVotes(state.election, null);
   const rivals = [...clean.keys()].filter((label) => label !== state.label && clean[label] > 0);
   rivals.sort((a, b) => clean[b] - clean[a] || a - b);
   const palette = isDark.matches ? DARK_RIVALS : RIVALS;
-  coloured = new Map(rivals.slice(0, palette.length).map((label, at) => [label, palette[at]]));
-  const swatch = (label) => {
+  rivalColours = new Map(rivals.slice(0, palette.length).map((label, i) => [label, palette[i]]));
+  const swatch = (label, name) => {
     const mark = element("i");
     mark.style.background = colour(label);
-    return element("li", {}, mark, state.name(label));
+    return element("li", {}, mark, name);
   };
-  const keys = [state.label, ...coloured.keys()].map(swatch);
-  if (rivals.length > RIVALS.length) {
-    const mark = element("i");
-    mark.style.background = colour(-1);
-    keys.push(element("li", {}, mark, "others"));
-  }
+  const keys = [state.label, ...rivalColours.keys()].map((label) => swatch(label, state.name(label)));
+  if (rivals.length > palette.length) keys.push(swatch(-1, "others"));
   $("keys").replaceChildren(...keys);
 }
 
-const attackOnNobody = () => attack(state.election, new Uint8Array(state.election.mutants), state.label);
-
-// Where this size of sticker can lie, and PatchGuard's windows, worked out once per size.
+// The places of a sticker of this size, and PatchGuard's windows, computed once per size.
 function prepareSize() {
-  state.places = windows(state.geometry, state.height, state.width);
-  const affordable = state.places.count * state.geometry.mutants <= BEARABLE;
-  const wanted = state.about.views[state.view].defenders.some((name) => ["patchguard", "costcert-masks"].includes(name));
-  state.lists = affordable && wanted ? listed(state.geometry, state.height, state.width, state.places) : null;
+  state.places = distinctPlaces(state.geometry, state.height, state.width);
+  const affordable = state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK;
+  const needed = state.about.views[state.view].defenders.some((name) => ["patchguard", "costcert-masks"].includes(name));
+  state.windows = affordable && needed ? maskWindows(state.geometry, state.height, state.width, state.places) : null;
 }
 
-// All that follows the sticker. Returns milliseconds, which tests look at.
+// Draw what depends on the place of the sticker. Returns milliseconds, which a test measures.
 export function draw() {
   if (!state.election) return 0;
-  const began = performance.now();
-  const held = touched(state.geometry, state);
-  const found = attack(state.election, held, state.label);
-  const here = positions(state.election, held, state.label, {
+  const start = performance.now();
+  const isTouched = touched(state.geometry, state);
+  const result = attack(state.election, isTouched, state.label);
+  const here = positions(state.election, isTouched, state.label, {
     budget: state.table ? state.table.budget : 0,
-    lists: state.lists,
+    windows: state.windows,
     defenders: state.about.views[state.view].defenders,
   });
+  // DRS needs the budget, which comes with the table.
   if (!state.table) here.drs = null;
   drawStage(state);
-  drawStrips(state, held, rewritten(state.election, held, found), colour);
-  drawBars(state, found, colour);
-  drawPurse(state, found, colour);
-  drawVerdict(state, found, here, state.anywhere);
+  drawStrips(state, isTouched, rewrittenLabels(state.election, isTouched, result), colour);
+  drawBars(state, result, colour);
+  drawBudget(state, result, colour);
+  drawVerdict(state, result, here, state.anywhere);
   drawDefenders(state, here, state.anywhere);
-  return performance.now() - began;
+  return performance.now() - start;
 }
 
-let waiting = false;
-function drawSoon() {
-  if (waiting) return;
-  waiting = true;
+let isDrawScheduled = false;
+function scheduleDraw() {
+  if (isDrawScheduled) return;
+  isDrawScheduled = true;
   requestAnimationFrame(() => {
-    waiting = false;
+    isDrawScheduled = false;
     draw();
   });
 }
 
-async function showTrouble(work) {
+async function showErrors(action) {
   try {
-    await work();
+    await action();
     $("trouble").hidden = true;
   } catch (error) {
-    $("trouble").textContent = error instanceof Refused ? error.message : `The service cannot be reached (${error.message}).`;
+    $("trouble").textContent = error instanceof RequestError ? error.message : `The service cannot be reached (${error.message}).`;
     $("trouble").hidden = false;
   }
 }
 
-// What holds for all images, and for this one at all places.
+// Certificates of all images, and of this one at all places.
 async function refreshTables() {
-  forgetTables();
-  const turn = asked;
+  clearTables();
+  const request = tablesRequest;
   const patch = patchName();
   const view = state.view;
   const table = await get("/certificates", { patch, ballots: view });
-  if (turn !== asked) return;
+  if (request !== tablesRequest) return;
   state.table = table;
   await refreshAnywhere();
-  if (turn !== asked) return;
+  if (request !== tablesRequest) return;
   drawGallery(state, openAndShow);
   draw();
-  await refreshAccuracy(patch, view, turn);
+  await refreshAccuracy(patch, view, request);
 }
 
-async function refreshAccuracy(patch, view, turn) {
+async function refreshAccuracy(patch, view, request) {
   const key = (name) => `${view} ${name}`;
   const load = async (name) => {
     if (!accuracies.has(key(name))) accuracies.set(key(name), await get("/accuracy", { patch: name, ballots: view }));
   };
   await load(patch);
-  if (turn !== asked) return;
+  if (request !== tablesRequest) return;
   drawAccuracy();
   for (const side of state.about.sides) {
     await load(`square:${side}`);
-    if (turn !== asked) return;
+    if (request !== tablesRequest) return;
     drawAccuracy();
   }
 }
@@ -141,72 +136,72 @@ function drawAccuracy() {
   drawCurves(state, accuracies.get(`${state.view} ${patchName()}`), sides);
 }
 
-const isOwn = () => state.own !== null;
+const isUpload = () => state.upload !== null;
 
-// Rank and min-k of this image: from the table, or asked for where it is about another label or picture.
+// Rank and min-k of this image: from the table, or from a request for another label or an upload.
 async function refreshAnywhere() {
-  const mine = (promised = {});
-  const row = isOwn() ? -1 : state.rows.get(state.image);
+  const request = ++certificateRequest;
+  const row = isUpload() ? -1 : state.rows.get(state.image);
   if (row >= 0 && state.images.truth[row] === state.label && state.table) {
     const found = Object.entries(state.table.defenders);
     state.anywhere = Object.fromEntries(found.map(([name, { rank, min_k }]) => [name, { rank: rank[row], min_k: min_k[row] }]));
     return;
   }
-  const [{ defenders }] = (await post("/certify", question())).certificates;
-  if (mine === promised) state.anywhere = defenders;
+  const [{ defenders }] = (await post("/certify", certifyRequest())).certificates;
+  if (request === certificateRequest) state.anywhere = defenders;
 }
 
-function forgetTables() {
+function clearTables() {
   state.table = null;
   state.anywhere = null;
-  promised = null;
-  asked += 1;
+  certificateRequest += 1;
+  tablesRequest += 1;
 }
 
-function question(attack = false) {
+function certifyRequest(attack = false) {
   const { label, view } = state;
-  const asking = { label, patches: [patchName()], ties: state.about.ties, attack };
-  if (!isOwn()) return { ...asking, image: state.image, view };
-  const votes = state.own.votes[view];
+  const common = { label, patches: [patchName()], ties: state.about.ties, attack };
+  if (!isUpload()) return { ...common, image: state.image, view };
+  const votes = state.upload.votes[view];
   const ballots = votes.labels ? { labels: votes.labels, units: votes.units, cap: votes.cap } : { ballots: votes.ballots };
-  return { ...asking, ...ballots };
+  return { ...common, ...ballots };
 }
 
 async function open(image) {
-  await showTrouble(async () => {
-    const turn = ++opening;
-    const votes = await get(`/votes/${path(image)}`, { ballots: state.view });
-    if (turn !== opening) return;
-    state.own = null;
+  await showErrors(async () => {
+    const request = ++imageRequest;
+    const votes = await get(`/votes/${encodeId(image)}`, { ballots: state.view });
+    if (request !== imageRequest) return;
+    state.upload = null;
     state.image = image;
     state.label = votes.truth;
-    take(votes);
+    setVotes(votes);
     const picture = $("picture");
     picture.hidden = !state.about.pictures;
     $("no-picture").hidden = state.about.pictures;
-    if (state.about.pictures) picture.src = `/pictures/${path(image)}`;
+    if (state.about.pictures) picture.src = `/pictures/${encodeId(image)}`;
     picture.alt = `${state.name(votes.truth)}, ${image}`;
     $("upload-answer").textContent = "";
-    await settle();
+    await refreshImage();
   });
 }
 
-// From the gallery, which on a phone lies far below the picture.
+// From the gallery, which is far below the picture on a phone.
 async function openAndShow(image) {
   await open(image);
   if ($("stage").getBoundingClientRect().bottom < 80) $("stage").scrollIntoView({ block: "start" });
 }
 
-function take(votes) {
-  state.election = asElection(votes, state.about, state.about.views[state.view]);
+function setVotes(votes) {
+  state.election = makeElection(votes, state.about, state.about.views[state.view]);
   $("label").value = state.label;
   chooseColours();
 }
 
-// After the image, the label or the view changed.
-async function settle() {
+// After the image or the label changed.
+async function refreshImage() {
   state.anywhere = null;
-  promised = null;
+  certificateRequest += 1;
   draw();
   if (state.table) await refreshAnywhere();
   draw();
@@ -214,41 +209,41 @@ async function settle() {
 }
 
 async function upload(file) {
-  await showTrouble(async () => {
-    const turn = ++opening;
-    $("upload-answer").textContent = "The model looks at it …";
+  await showErrors(async () => {
+    const request = ++imageRequest;
+    $("upload-answer").textContent = "Predicting …";
     let found;
     try {
-      found = await send("/predict?k=5", file);
+      found = await postFile("/predict?k=5", file);
     } catch (error) {
       $("upload-answer").textContent = "";
       throw error;
     }
-    if (turn !== opening) return;
-    state.own = found;
+    if (request !== imageRequest) return;
+    state.upload = found;
     state.image = null;
-    state.label = state.own.top[0].label;
-    take(state.own.votes[state.view]);
+    state.label = state.upload.top[0].label;
+    setVotes(state.upload.votes[state.view]);
     $("picture").hidden = false;
     $("no-picture").hidden = true;
-    $("picture").src = state.own.picture;
+    $("picture").src = state.upload.picture;
     $("picture").alt = "your picture, as the model sees it";
-    const list = state.own.top.map(({ label, votes }) => `${state.name(label)} (${votes.toFixed(1)})`).join(", ");
-    $("upload-answer").textContent = `It is taken for: ${list}. Choose the label to keep on top.`;
-    await settle();
+    const list = state.upload.top.map(({ label, votes }) => `${state.name(label)} (${votes.toFixed(1)})`).join(", ");
+    $("upload-answer").textContent = `Predicted: ${list}. Choose the label to keep.`;
+    await refreshImage();
   });
 }
 
-async function goToWorst() {
-  await showTrouble(async () => {
+async function moveToWorstPlace() {
+  await showErrors(async () => {
     let place;
-    if (state.places.count * state.geometry.mutants <= BEARABLE) {
+    if (state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK) {
       place = worstPlace(state.election, state.geometry, state.height, state.width, state.label, state.places).patch;
     } else {
-      const [{ attack: found }] = (await post("/certify", { ...question(true), defenders: ["costcert"] })).certificates;
+      const [{ attack: found }] = (await post("/certify", { ...certifyRequest(true), defenders: ["costcert"] })).certificates;
       place = found;
     }
-    // Along an axis on which every place is alike it stays where it is.
+    // Along an axis where all places are equal the sticker does not move.
     if (state.places.tops.length > 1) state.top = place.top;
     if (state.places.lefts.length > 1) state.left = place.left;
     draw();
@@ -258,10 +253,10 @@ async function goToWorst() {
 function fillControls() {
   const { about } = state;
   const [height, width] = about.image_size;
-  const limit = (id, most) => ($(id).max = most);
-  limit("size", Math.max(1, Math.min(height, width)));
-  limit("height", height);
-  limit("k", Math.min(20, about.num_classes));
+  const setMax = (id, value) => ($(id).max = value);
+  setMax("size", Math.max(1, Math.min(height, width)));
+  setMax("height", height);
+  setMax("k", Math.min(20, about.num_classes));
   const names = about.class_names || [...Array(about.num_classes).keys()].map((label) => `class ${label}`);
   $("label").append(...names.map((name, label) => element("option", { value: label, textContent: name })));
   $("view").value = state.view;
@@ -271,10 +266,10 @@ function fillControls() {
 }
 
 function fillDefenders() {
-  const guards = state.about.views[state.view].defenders;
-  const options = guards.map((name) => element("option", { value: name, textContent: state.about.defenders[name].title }));
+  const names = state.about.views[state.view].defenders;
+  const options = names.map((name) => element("option", { value: name, textContent: state.about.defenders[name].title }));
   $("defender").replaceChildren(...options);
-  if (!guards.includes(state.defender)) state.defender = guards[0];
+  if (!names.includes(state.defender)) state.defender = names[0];
   $("defender").value = state.defender;
 }
 
@@ -289,29 +284,29 @@ function showSliders() {
   $("k-shown").textContent = state.k;
 }
 
-let resting;
-function resized() {
+let refreshTimer;
+function onResize() {
   const [height, width] = state.about.image_size;
   state.top = Math.min(state.top, height - state.height);
   state.left = Math.min(state.left, width - state.width);
   prepareSize();
-  forgetTables();
+  clearTables();
   showSliders();
   draw();
-  clearTimeout(resting);
-  resting = setTimeout(() => showTrouble(refreshTables), 120);
+  clearTimeout(refreshTimer);
+  refreshTimer = setTimeout(() => showErrors(refreshTables), 120);
 }
 
-function listen() {
+function addListeners() {
   const square = () => $("square").checked;
   $("size").addEventListener("input", () => {
     state.width = Number($("size").value);
     if (square()) state.height = state.width;
-    resized();
+    onResize();
   });
   $("height").addEventListener("input", () => {
     state.height = Number($("height").value);
-    resized();
+    onResize();
   });
   $("square").addEventListener("change", () => {
     const [height, width] = state.about.image_size;
@@ -319,7 +314,7 @@ function listen() {
     $("size").max = square() ? Math.min(height, width) : width;
     if (square() && state.height !== state.width) {
       state.width = state.height = Math.min(state.width, height, width);
-      resized();
+      onResize();
     }
   });
   $("k").addEventListener("input", () => {
@@ -336,60 +331,60 @@ function listen() {
     drawAccuracy();
   });
   $("label").addEventListener("change", () =>
-    showTrouble(async () => {
+    showErrors(async () => {
       state.label = Number($("label").value);
       chooseColours();
-      await settle();
+      await refreshImage();
     })
   );
   $("view").addEventListener("change", () =>
-    showTrouble(async () => {
-      const turn = ++opening;
-      forgetTables();
-      // Ballots of the other kind say nothing any more.
+    showErrors(async () => {
+      const request = ++imageRequest;
+      clearTables();
+      // The ballots of the other kind are not valid here.
       state.election = null;
       state.view = $("view").value;
       fillDefenders();
-      const votes = isOwn() ? state.own.votes[state.view] : await get(`/votes/${path(state.image)}`, { ballots: state.view });
-      if (turn === opening) take(votes);
+      const votes = isUpload() ? state.upload.votes[state.view] : await get(`/votes/${encodeId(state.image)}`, { ballots: state.view });
+      if (request === imageRequest) setVotes(votes);
       prepareSize();
       await refreshTables();
     })
   );
-  $("worst").addEventListener("click", goToWorst);
+  $("worst").addEventListener("click", moveToWorstPlace);
   $("upload").addEventListener("change", async () => {
     const [file] = $("upload").files;
     if (file) await upload(file);
     $("upload").value = "";
   });
-  stickerMoves(
+  addStickerListeners(
     state,
     ({ top, left }) => {
       state.top = top;
       state.left = left;
-      drawSoon();
+      scheduleDraw();
     },
-    goToWorst
+    moveToWorstPlace
   );
-  new ResizeObserver(drawSoon).observe($("stage"));
+  new ResizeObserver(scheduleDraw).observe($("stage"));
   isDark.addEventListener("change", () => {
     chooseColours();
     draw();
   });
 }
 
-function lead() {
+function fillTexts() {
   const { about } = state;
   const parts = about.ablation.startsWith("blocks") ? "blocks" : about.ablation.includes("+") ? "parts" : "strips";
   $("lead").textContent =
-    `The classifier looks at it through ${about.num_mutants.toLocaleString("en")} ${parts}, and each votes for a label. ` +
-    "Votes of parts the sticker touches are the attacker’s, whatever he prints on it. Can he push the right label out of the top k?";
+    `The classifier sees it in ${about.num_mutants.toLocaleString("en")} ${parts}, and each of them votes for a label. ` +
+    "The attacker controls the votes of all parts that the sticker touches. Can it push the right label out of the top k?";
   $("footer").textContent = `costcert ${about.version} · ${about.name} · ${about.ablation} on ${about.image_size.join(" × ")} px` +
     `${about.model_name ? ` · ${about.model_name}` : ""} · ties ${about.ties === "against" ? "count against the label" : "go to the lowest label"} · nothing leaves this machine`;
   $("strips-caption").textContent = stripsCaption(state.geometry);
 }
 
-// An image that teaches something: right now, certified at this k, but not first.
+// A good example: predicted correctly, and certified at this k but not at k = 1.
 function firstImage() {
   const table = state.table.defenders[state.defender];
   const rows = [...state.images.ids.keys()].filter((row) => !state.images.unread.includes(row));
@@ -400,7 +395,7 @@ function firstImage() {
 async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token) {
-    await enter(token);
+    await sendToken(token);
     history.replaceState(null, "", location.pathname);
   }
   state.about = await get("/about");
@@ -410,7 +405,7 @@ async function start() {
   state.rows = new Map(state.images.ids.map((id, row) => [id, row]));
   state.name = (label) => (about.class_names ? about.class_names[label] : `class ${label}`);
   state.geometry = { height, width, parts: about.parts, mutants: about.num_mutants };
-  state.own = null;
+  state.upload = null;
   state.view = Object.keys(about.views)[0];
   state.defender = about.views[state.view].defenders[0];
   state.k = Math.min(about.num_classes > 20 ? 5 : 3, about.num_classes);
@@ -418,17 +413,17 @@ async function start() {
   state.top = Math.round((height - state.height) / 2);
   state.left = Math.round((width - state.width) / 2);
   fillControls();
-  lead();
+  fillTexts();
   prepareSize();
   showSliders();
   $("main").hidden = false;
   startGallery(state, openAndShow);
-  listen();
+  addListeners();
   state.table = await get("/certificates", { patch: patchName(), ballots: state.view });
   await open(firstImage());
   drawGallery(state, openAndShow);
   document.documentElement.dataset.ready = "yes";
-  await refreshAccuracy(patchName(), state.view, asked);
+  await refreshAccuracy(patchName(), state.view, tablesRequest);
 }
 
 $("ask-token").addEventListener("submit", (event) => {
@@ -437,15 +432,15 @@ $("ask-token").addEventListener("submit", (event) => {
   location.reload();
 });
 
-// For tests and for people who look under the bonnet.
+// For tests and debugging.
 window.costcert = { state, draw };
 
 start().catch((error) => {
-  if (error instanceof Refused && error.status === 401) {
+  if (error instanceof RequestError && error.status === 401) {
     history.replaceState(null, "", location.pathname);
     $("ask-token").hidden = false;
     return;
   }
-  $("trouble").textContent = `The page could not be filled: ${error.message}`;
+  $("trouble").textContent = `The page could not be loaded: ${error.message}`;
   $("trouble").hidden = false;
 });

@@ -1,10 +1,10 @@
-// The picture with the sticker on it, and under it how the mutants vote.
+// The picture with the sticker on it, and the votes of the mutants below.
 
 const $ = (id) => document.getElementById(id);
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
-// Calls `move({top, left})` while the sticker is dragged or moved by keys, `home()` for the worst place.
-export function stickerMoves(state, move, home) {
+// Calls `onMove({top, left})` while the sticker is dragged or moved by keys, `onHome()` for the worst place.
+export function addStickerListeners(state, onMove, onHome) {
   const stage = $("stage");
   const sticker = $("sticker");
   const { height, width } = state.geometry;
@@ -15,40 +15,40 @@ export function stickerMoves(state, move, home) {
     return { x: ((event.clientX - box.left) / box.width) * width, y: ((event.clientY - box.top) / box.height) * height };
   };
   stage.addEventListener("pointerdown", (event) => {
-    const at = pixel(event);
+    const point = pixel(event);
     const inside = event.target === sticker;
-    // Gripped where it was touched, or by its middle when the picture beside it was.
+    // The sticker is held where the pointer is, or by its centre when the pointer is beside it.
     grip = inside
-      ? { x: at.x - state.left, y: at.y - state.top }
+      ? { x: point.x - state.left, y: point.y - state.top }
       : { x: state.width / 2, y: state.height / 2 };
     stage.setPointerCapture(event.pointerId);
     stage.classList.add("dragging");
     sticker.focus({ preventScroll: true });
-    if (!inside) follow(event);
+    if (!inside) drag(event);
     event.preventDefault();
   });
-  const follow = (event) => {
+  const drag = (event) => {
     if (!grip) return;
-    const at = pixel(event);
-    place(Math.round(at.y - grip.y), Math.round(at.x - grip.x));
+    const point = pixel(event);
+    place(Math.round(point.y - grip.y), Math.round(point.x - grip.x));
   };
   const place = (top, left) => {
     top = clamp(top, 0, height - state.height);
     left = clamp(left, 0, width - state.width);
-    if (top !== state.top || left !== state.left) move({ top, left });
+    if (top !== state.top || left !== state.left) onMove({ top, left });
   };
   const release = () => {
     grip = null;
     stage.classList.remove("dragging");
   };
-  stage.addEventListener("pointermove", follow);
+  stage.addEventListener("pointermove", drag);
   stage.addEventListener("pointerup", release);
   stage.addEventListener("pointercancel", release);
   sticker.addEventListener("keydown", (event) => {
-    const far = event.shiftKey ? 5 : 1;
-    const steps = { ArrowUp: [-far, 0], ArrowDown: [far, 0], ArrowLeft: [0, -far], ArrowRight: [0, far] };
+    const step = event.shiftKey ? 5 : 1;
+    const steps = { ArrowUp: [-step, 0], ArrowDown: [step, 0], ArrowLeft: [0, -step], ArrowRight: [0, step] };
     if (event.key in steps) place(state.top + steps[event.key][0], state.left + steps[event.key][1]);
-    else if (event.key === "Home") home();
+    else if (event.key === "Home") onHome();
     else return;
     event.preventDefault();
   });
@@ -69,17 +69,17 @@ export function drawStage(state) {
   );
 }
 
-// One cell per mutant: above its own vote, below what it votes for after the attack. Blocks become two grids.
-export function drawStrips(state, held, now, colour) {
+// One cell per mutant: its vote above, and its vote after the attack below. Blocks are drawn as two grids.
+export function drawStrips(state, isTouched, rewritten, colour) {
   const box = $("strips");
   const { parts } = state.geometry;
   if (box.children.length !== parts.length) {
     box.replaceChildren(...parts.map(() => document.createElement("canvas")));
   }
   const style = getComputedStyle(document.documentElement);
-  const ink = (name) => style.getPropertyValue(name).trim();
-  const attack = ink("--attack");
-  const ground = ink("--ground");
+  const cssColour = (name) => style.getPropertyValue(name).trim();
+  const attack = cssColour("--attack");
+  const ground = cssColour("--ground");
   let first = 0;
   parts.forEach((part, index) => {
     const [rows, columns] = [part.rows.length, part.columns.length];
@@ -97,17 +97,17 @@ export function drawStrips(state, held, now, colour) {
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.clearRect(0, 0, wide, tall);
     const cell = (mutant, x, y, w, h, after) => {
-      const taken = held[mutant] || state.election.unknown[mutant];
-      const label = after && taken ? now[mutant] : state.election.hard[mutant];
+      const controlled = isTouched[mutant] || state.election.unknown[mutant];
+      const label = after && controlled ? rewritten[mutant] : state.election.hard[mutant];
       pen.fillStyle = label < 0 ? ground : colour(label);
       pen.fillRect(x, y, w, h);
-      return taken;
+      return controlled;
     };
     if (isGrid) {
-      const [own, after] = grids(state, held, now, colour, attack, { first, rows, columns });
+      const [before, after] = drawGrids(state, isTouched, rewritten, colour, attack, { first, rows, columns });
       const side = wide / 2 - 4;
       pen.imageSmoothingEnabled = false;
-      pen.drawImage(own, 0, 0, side, (side * rows) / columns);
+      pen.drawImage(before, 0, 0, side, (side * rows) / columns);
       pen.drawImage(after, wide / 2 + 4, 0, side, (side * rows) / columns);
     } else {
       const across = rows === 1;
@@ -120,8 +120,8 @@ export function drawStrips(state, held, now, colour) {
         const x = start * unit;
         const w = Math.max(0.5, Math.min(step, axis - start) * unit - (unit * step > 4 ? 1 : 0));
         cell(mutant, x, 2, w, 16, false);
-        const taken = cell(mutant, x, 21, w, 16, true);
-        if (taken) {
+        const controlled = cell(mutant, x, 21, w, 16, true);
+        if (controlled) {
           pen.fillStyle = attack;
           pen.fillRect(x, 39, Math.max(w, step * unit), 6);
         }
@@ -131,27 +131,27 @@ export function drawStrips(state, held, now, colour) {
   });
 }
 
-// A pixel per block: there may be fifty thousand, and they are drawn on every movement.
-function grids(state, held, now, colour, attack, { first, rows, columns }) {
+// One pixel per block: there may be fifty thousand, and they are drawn on every movement.
+function drawGrids(state, isTouched, rewritten, colour, attack, { first, rows, columns }) {
   const { hard, unknown } = state.election;
   const rgb = (name) => [1, 3, 5].map((at) => parseInt(name.slice(at, at + 2), 16));
   const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
   const orange = rgb(attack);
-  const plain = new Map();
-  const taken = new Map();
-  const once = (known, label, mix) => {
-    if (!known.has(label)) known.set(label, packed(rgb(label < 0 ? "#808080" : colour(label)).map(mix)));
-    return known.get(label);
+  const plainColours = new Map();
+  const attackedColours = new Map();
+  const cached = (cache, label, mix) => {
+    if (!cache.has(label)) cache.set(label, packed(rgb(label < 0 ? "#808080" : colour(label)).map(mix)));
+    return cache.get(label);
   };
   const pictures = [new ImageData(columns, rows), new ImageData(columns, rows)];
-  const [own, after] = pictures.map((picture) => new Uint32Array(picture.data.buffer));
-  for (let i = 0; i < own.length; i++) {
+  const [before, after] = pictures.map((picture) => new Uint32Array(picture.data.buffer));
+  for (let i = 0; i < before.length; i++) {
     const mutant = first + i;
-    own[i] = once(plain, hard[mutant], (part) => part);
+    before[i] = cached(plainColours, hard[mutant], (part) => part);
     after[i] =
-      held[mutant] || unknown[mutant]
-        ? once(taken, now[mutant], (part, at) => 0.45 * part + 0.55 * orange[at])
-        : own[i];
+      isTouched[mutant] || unknown[mutant]
+        ? cached(attackedColours, rewritten[mutant], (part, channel) => 0.45 * part + 0.55 * orange[channel])
+        : before[i];
   }
   return pictures.map((picture) => {
     const canvas = new OffscreenCanvas(columns, rows);
@@ -163,8 +163,8 @@ function grids(state, held, now, colour, attack, { first, rows, columns }) {
 export function stripsCaption(geometry) {
   const [part] = geometry.parts;
   if (geometry.parts.every((each) => each.rows.length > 1 && each.columns.length > 1)) {
-    return "One cell per block: its vote (left), and after the attack (right; orange: in the attacker’s hands).";
+    return "One cell per block: its vote (left), and its vote after the attack (right; orange: controlled by the attacker).";
   }
   const order = geometry.parts.length > 1 ? "" : part.rows.length > 1 ? ", from top to bottom" : "";
-  return `One cell per strip${order}: its vote (above), and its vote after the attack (below; orange: in the attacker’s hands).`;
+  return `One cell per strip${order}: its vote (above), and its vote after the attack (below; orange: controlled by the attacker).`;
 }
