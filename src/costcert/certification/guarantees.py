@@ -104,18 +104,20 @@ class Bounds(NamedTuple):
     min_k_high: Counts
 
 
-def bounds(votes: Votes, patch: AnyPatch, known: npt.ArrayLike, *, ties: str = "against") -> Bounds:
+def bounds(
+    votes: Votes, patch: AnyPatch, known: npt.ArrayLike | None = None, *, ties: str = "against"
+) -> Bounds:
     """Bounds on rank and CostCert's min-k from part of the ballots.
 
     At worst a mutant that is not known belongs to the attacker; at best it votes for the true label.
 
     Args:
-        known: [N, B], the ballots to use, of those that are known in `votes`; the others are ignored.
+        known: [N, B], the ballots to use, of those that are known in `votes`; all of them by default.
     """
-    mask = as_mask(known, "known", votes.ballots.shape, "ballots")
-    if votes.known is not None:
-        mask = mask & votes.known
-    part = votes.replace(known=mask)
+    part = votes
+    if known is not None:
+        mask = as_mask(known, "known", votes.ballots.shape, "ballots")
+        part = votes.replace(known=mask if votes.known is None else mask & votes.known)
     costcert = find("costcert")
     positions, nothing = _touched(votes, patch), Touched.nothing(votes.num_mutants)
     best = _completed(part)

@@ -40,9 +40,8 @@ class StoppingRule:
     def decided(self, votes: Votes) -> npt.NDArray[np.bool_]:
         """[N], whether the known ballots of each image decide, whatever the others are."""
         done = np.ones(len(votes), dtype=np.bool_)
-        everything = np.ones(votes.ballots.shape, dtype=np.bool_)
         for patch in self.patches:
-            found = bounds(votes, patch, everything, ties=self.ties)
+            found = bounds(votes, patch, ties=self.ties)
             for k in self.ks:
                 done &= (found.rank_high <= k) | (found.rank_low > k)
                 done &= (found.min_k_high <= k) | (found.min_k_low > k)
