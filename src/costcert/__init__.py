@@ -4,7 +4,7 @@
     certs = costcert.certify(votes, patches=[costcert.Square(32)])
     certs.accuracy(k=[1, 5])
 
-Names are imported when first used, so that `import costcert` and `costcert --help` are instant.
+Names are imported on first use, so that `import costcert` and `costcert --help` are instant.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ __version__ = "0.2.0"
 _HOMES = {
     "certification.certificates": ("Certificates",),
     "certification.certify": ("certify",),
-    "datasets.parse": ("parse_dataset",),
-    "votes.defence": ("Defence", "Soft"),
     "certification.deployment": ("Deployed",),
+    "certification.guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
+    "certification.witnesses": ("Witness", "strongest", "witness"),
+    "datasets.parse": ("parse_dataset",),
     "errors": ("CostcertError",),
     "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
     "geometry.patches": (
@@ -70,15 +71,14 @@ _HOMES = {
         "Square",
         "parse_patch",
     ),
-    "certification.guarantees": ("Bounds", "bounds", "exclusion", "min_k_all", "min_k_any", "stability"),
     "models.classifier": ("Classifier",),
     "models.loading": ("load_model",),
     "store.certificates": ("read_certificates", "write_certificates"),
     "store.votes": ("read_votes", "write_votes"),
-    "votes.tuning": ("tune",),
+    "votes.defence": ("Defence", "Soft"),
     "votes.table": ("Votes",),
+    "votes.tuning": ("tune",),
     "votes.voting": ("vote",),
-    "certification.witnesses": ("Witness", "strongest", "witness"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""`python -m costcert`."""
+"""Runs the command line: `python -m costcert`."""
 
 from costcert.cli import main
 

@@ -1,7 +1,7 @@
-"""Compile a numeric loop once, keep it on disk, and say so when the first call has to wait for it.
+"""Compile numeric loops with numba, cache them on disk, and print a note if the first call has to wait.
 
-Kernels release the interpreter's lock, so that plain threads run them side by side: unlike numba's own
-thread pool this survives a fork, stops on Ctrl-C and lets progress be shown.
+Kernels release the GIL, so that plain threads run them in parallel. Unlike numba's own thread pool this
+survives a fork, stops on Ctrl-C and lets progress be shown.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numba.core import event
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-# Seconds of compiling before a word about it.
-PATIENCE = 1.0
+# Seconds of compiling before the note is printed.
+NOTE_AFTER = 1.0
 
 
 def compiled(function: Kernel) -> Kernel:
-    """`function` as machine code; without a writable cache it is compiled anew by each process."""
+    """`function` compiled to machine code; without a writable cache every process compiles it again."""
     try:
         return cast(Kernel, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError:
@@ -32,14 +32,14 @@ def compiled(function: Kernel) -> Kernel:
 
 
 def inlined(function: Kernel) -> Kernel:
-    """`function` written into its callers: handing arrays over costs more than a short loop over them."""
+    """`function` inlined into its callers: passing arrays costs more than a short loop over them."""
     return cast(Kernel, numba.njit(inline="always")(function))
 
 
 def ready(kernel: Callable[..., Any], no_work: Callable[[], object]) -> None:
-    """Have `kernel` compiled by a call that asks it for no work.
+    """Compile `kernel` by calling `no_work`, which calls it on empty input.
 
-    Says so on the error stream where compiling takes more than a second.
+    Prints a note to stderr if compiling takes more than `NOTE_AFTER` seconds.
     """
     if getattr(kernel, "signatures", None):
         return
@@ -52,10 +52,10 @@ def ready(kernel: Callable[..., Any], no_work: Callable[[], object]) -> None:
 
 
 class _Notice(event.Listener):
-    """Speaks up when compiling takes long; reading from disk what was compiled before does not count."""
+    """Prints a note when compiling takes long; loading a kernel from the cache does not count."""
 
     def __init__(self) -> None:
-        self._timer = threading.Timer(PATIENCE, _say)
+        self._timer = threading.Timer(NOTE_AFTER, _print_note)
         self._timer.daemon = True
         self._started = False
 
@@ -65,19 +65,20 @@ class _Notice(event.Listener):
             self._timer.start()
 
     def on_end(self, event: Any) -> None:
-        """One kernel compiles another: only `ready` knows when all is done."""
+        """Ignored: compiling one kernel compiles others, and only `ready` knows when all are done."""
 
     def cancel(self) -> None:
         self._timer.cancel()
 
 
 @cache
-def _say() -> None:
-    print("costcert: compiling its kernels; later runs find them ready", file=sys.stderr, flush=True)
+def _print_note() -> None:
+    """Once per process."""
+    print("costcert: compiling its kernels; later runs load them from a cache", file=sys.stderr, flush=True)
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """The number of cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
@@ -85,9 +86,12 @@ def cores() -> int:
 
 
 def side_by_side(work: Callable[[int, int], None], count: int, *, at_least: int = 16) -> None:
-    """Call `work(start, stop)` on slices of `range(count)`, one thread a core.
+    """Call `work(start, stop)` on slices of `range(count)`, with one thread per core.
 
-    There are more slices than threads, because images differ in how long they take.
+    There are more slices than threads, because some images take longer than others.
+
+    Args:
+        at_least: images per slice that are worth a thread.
     """
     threads = min(cores(), max(1, count // at_least))
     if threads == 1:

@@ -1,4 +1,4 @@
-"""What is deployed is what was certified."""
+"""The deployed classifier is the one that was certified."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ PATCH = cc.Square(2)
 
 @pytest.mark.parametrize("defender", ["costcert", "cbn", "drs", "patchguard", "costcert-masks"])
 @pytest.mark.parametrize("soft", [None, Soft(0.3, 2)], ids=["hard", "soft"])
-def test_the_true_label_stands_where_its_certificate_says(defender, soft):
+def test_the_true_label_has_the_rank_of_its_certificate(defender, soft):
     if soft and not find(defender).reads_soft:
         pytest.skip("this defender reads hard ballots only, which is refused (tested below)")
     data = pictures(30)
@@ -31,7 +31,7 @@ def test_the_true_label_stands_where_its_certificate_says(defender, soft):
     assert (np.argmax(listed == data.labels[:, None], axis=1) + 1 == rank).all()
 
 
-def test_pictures_come_from_pillow_or_as_pixels():
+def test_images_are_pillow_images_or_pixels():
     data = pictures(3)
     deployed = cc.Deployed(Tiny(), ABLATION)
     expected = deployed.predict([data.image(n) for n in range(3)], k=2)
@@ -56,16 +56,16 @@ def test_certificates_of_labels_chosen_afterwards():
 
 def test_a_masking_defender_predicts_for_its_patch():
     votes = vote(Tiny(), pictures(6), ABLATION)
-    guard = find("patchguard")
-    case = touched(votes.ablation, PATCH, votes.image_size)
+    defender = find("patchguard")
+    windows = touched(votes.ablation, PATCH, votes.image_size)
     deployed = cc.Deployed(Tiny(), ABLATION, defender="patchguard", patch=PATCH)
-    assert (deployed.predict(list(pictures(6).images), k=3) == guard.predict(votes, case, 3)).all()
+    assert (deployed.predict(list(pictures(6).images), k=3) == defender.predict(votes, windows, 3)).all()
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("options", "message"),
     [
-        ({}, "does not say what mutants keep: pass an ablation"),
+        ({}, "has no ablation of its own: pass one"),
         ({"ablation": ABLATION, "defender": "patchguard"}, "PatchGuard predicts by masking a patch"),
         (
             {"ablation": ABLATION, "defender": "patchguard", "patch": 2, "soft": Soft(1, 2)},
@@ -75,26 +75,26 @@ def test_a_masking_defender_predicts_for_its_patch():
         ({"ablation": ABLATION, "patch": 99}, "does not fit"),
     ],
 )
-def test_what_cannot_be_deployed(how, said):
-    with pytest.raises(CostcertError, match=said):
-        cc.Deployed(Tiny(), **how)
+def test_classifiers_that_cannot_be_deployed(options, message):
+    with pytest.raises(CostcertError, match=message):
+        cc.Deployed(Tiny(), **options)
 
 
 @pytest.mark.parametrize(
     "picture", [np.zeros((4, 4)), np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4), np.uint8)]
 )
-def test_what_is_no_picture(picture):
-    with pytest.raises(CostcertError, match="a picture is an image of Pillow"):
+def test_values_that_are_not_images(picture):
+    with pytest.raises(CostcertError, match="an image must be a Pillow image"):
         cc.Deployed(Tiny(), ABLATION).predict([picture], k=2)
 
 
 def test_a_list_longer_than_the_classes():
-    with pytest.raises(CostcertError, match="4 classes apart, so k is no 5"):
+    with pytest.raises(CostcertError, match="k must be at most 4, the number of classes, got 5"):
         cc.Deployed(Tiny(), ABLATION).predict(list(pictures(1).images), k=5)
 
 
 def test_a_soft_ballot_names_the_best_labels_as_a_stable_sort_would():
-    """Ties go to the lowest label, however many labels tie at the last place that is kept."""
+    """Ties go to the lowest label, however many labels tie at the last kept position."""
     rng = np.random.default_rng(0)
     for classes, best in ((2, 1), (5, 2), (7, 7), (9, 4)):
         logits = rng.integers(0, 3, (40, 6, classes)).astype(np.float32)
@@ -104,32 +104,31 @@ def test_a_soft_ballot_names_the_best_labels_as_a_stable_sort_would():
 
 @pytest.mark.parametrize("defender", ["patchguard", "costcert-masks"])
 def test_certificates_are_of_the_classifier_that_predicts(defender):
-    """Masking for one patch, asked about a smaller one: no rewriting of its pixels gets past the promise."""
+    """Masking for one patch, certified against a smaller one: rewriting its pixels never exceeds min-k."""
     mask, patch = "rectangle:1x3", "rectangle:1x1"
     rng = np.random.default_rng(3)
     deployed = cc.Deployed(Tiny(), "columns:1", defender=defender, patch=mask)
     shown = rng.integers(0, 256, (40, 6, 8), dtype=np.uint8)
     first = deployed.predict(list(shown), k=1)[:, 0]
-    promised = deployed.certify(list(shown), first, patch).min_k(defender, patch)
-    assert (promised < 4).any()
+    min_k = deployed.certify(list(shown), first, patch).min_k(defender, patch)
+    assert (min_k < 4).any()
     for column in range(8):
         for value in (0, 255):
             attacked = shown.copy()
-            # A rectangle as tall as the image touches no other mutants than one of a pixel: all of them are
-            # columns.
+            # With columns, a rectangle as tall as the image touches the same mutants as a single pixel.
             attacked[:, :, column] = value
             listed = deployed.predict(list(attacked), k=4)
             positions = np.argmax(listed == first[:, None], axis=1) + 1
-            assert (positions <= promised).all()
-    # What holds against the patch that is masked for is what is promised for whatever fits inside.
+            assert (positions <= min_k).all()
+    # The certificate against the masked patch is the one for every patch that fits inside it.
     own = deployed.certify(list(shown), first, mask)
-    assert (promised == own.min_k(defender, mask)).all()
+    assert (min_k == own.min_k(defender, mask)).all()
     assert own.classifier.mask == cc.Rectangle(1, 3)
 
 
 def test_a_patch_beyond_the_mask_is_refused():
     deployed = cc.Deployed(Tiny(), "columns:1", defender="patchguard", patch="rectangle:1x3")
-    with pytest.raises(CostcertError, match="rectangle:1x4 touches mutants beyond that: nothing is promised"):
+    with pytest.raises(CostcertError, match="rectangle:1x4 touches mutants outside the windows of"):
         deployed.certify(pictures(2).images[0], [0], "rectangle:1x4")
     assert cc.Deployed(Tiny(), "columns:1", patch="rectangle:1x3").certify(
         pictures(2).images[0], [0], "rectangle:1x4"
@@ -167,12 +166,12 @@ def test_a_finished_run_is_deployed_as_it_was_certified(tmp_path, soft):
         cc.Deployed.from_run(tmp_path / "certs", Tiny(seed=1))
 
 
-def test_what_nothing_can_deploy_is_refused():
+def test_estimates_and_other_classifiers_are_refused():
     votes = vote(Tiny(), pictures(4), ABLATION, soft=Soft(0.5, 3))
     estimate = replace(votes.tempered(2).classifier, defender="costcert")
-    with pytest.raises(CostcertError, match="at what temperature"):
+    with pytest.raises(CostcertError, match="the temperature of these soft ballots is unknown"):
         cc.Deployed.of(Tiny(), estimate)
-    with pytest.raises(CostcertError, match=r"nothing makes soft ballots of 3 labels at temperature 0\.25"):
+    with pytest.raises(CostcertError, match=r"turned into soft ballots of 3 labels at temperature 0\.25"):
         votes.under(cc.Defence(votes.ablation, "crop", Soft(0.25, 3)))
-    with pytest.raises(CostcertError, match="shown hidden pixels as 'crop', but the classifier as 'zero'"):
+    with pytest.raises(CostcertError, match="has hide='crop', but the classifier has hide='zero'"):
         cc.Deployed.of(Tiny(), cc.Defence(votes.ablation, "zero", defender="costcert"))

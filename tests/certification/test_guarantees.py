@@ -1,4 +1,4 @@
-"""Several labels, exclusion, stability, bounds, witnesses and chosen mutants, each against all attacks."""
+"""Several labels, exclusion, stability, bounds, witnesses and selected mutants, each against all attacks."""
 
 from itertools import product
 
@@ -40,7 +40,7 @@ def some_truths(data, election):
 
 @given(st.data(), worlds, ties)
 def test_several_labels_are_exact(data, election, ties):
-    """All of them, and at least one of them, stay in the top-k for just these k."""
+    """All of them, or at least one of them, stay in the top-k for exactly these k."""
     truths, votes, patch = some_truths(data, election), election.votes(), election.scene.patch
     every, one = cc.min_k_all(votes, patch, truths, ties=ties), cc.min_k_any(votes, patch, truths, ties=ties)
     for n in election.images:
@@ -79,7 +79,7 @@ def test_one_true_label_is_the_plain_certificate(election, ties):
 
 @given(worlds, st.integers(1, 4), ties)
 def test_exclusion_is_exact(election, k, ties):
-    """A label is excluded from the top-k just when no attack brings it there."""
+    """A label is excluded from the top-k exactly if no attack brings it there."""
     labels = list(range(election.num_classes))
     found = cc.exclusion(election.votes(), election.scene.patch, labels, k, ties=ties)
     assert found.shape == (len(election.truth), len(labels))
@@ -109,7 +109,7 @@ def test_exclusion_is_its_definition(data, election, k, ties):
 
 @given(worlds, st.data(), ties)
 def test_stability_is_exact(election, data, ties):
-    """So many of today's top-k stay under every attack, and some attack leaves no more."""
+    """This many of the clean top-k stay under every attack, and some attack leaves no more."""
     k = data.draw(st.integers(1, election.num_classes))
     found = cc.stability(election.votes(), election.scene.patch, k, ties=ties)
     for n in election.images:
@@ -130,7 +130,7 @@ def test_stability_is_its_definition(election, data, ties):
 
 
 def some_known(data, election, most_unknown=None):
-    """Which ballots of each image have been counted."""
+    """Which ballots of each image are known."""
     size = len(election.scene.mutants)
     known = []
     for _ in election.images:
@@ -173,7 +173,7 @@ def test_bounds_are_their_definition(data, election, ties):
 
 @given(st.data(), large_worlds, ties)
 def test_unknown_ballots_are_never_read(data, election, ties):
-    """What stands in a ballot that has not been counted changes nothing."""
+    """The content of an unknown ballot changes nothing."""
     known = some_known(data, election)
     label = st.integers(0, election.num_classes - 1)
     labels = []
@@ -192,7 +192,7 @@ def test_unknown_ballots_are_never_read(data, election, ties):
 
 @given(large_worlds, ties)
 def test_bounds_meet_when_all_is_known(election, ties):
-    """With every ballot counted both bounds are the certificate."""
+    """With every ballot known both bounds are the certificate."""
     votes, patch = election.votes(), election.scene.patch
     known = np.ones((len(election.truth), len(election.scene.mutants)), dtype=bool)
     found = cc.bounds(votes, patch, known=known, ties=ties)
@@ -210,7 +210,7 @@ def placed(scene, corners):
 @settings(max_examples=500)
 @given(st.data(), large_worlds, ties)
 def test_a_witness_is_an_attack(data, election, ties):
-    """Just when an image is not k-certified: a place, ballots of its T_p alone, and y0 below position k."""
+    """Exists exactly if an image is not k-certified: a place, ballots of its T_p, and y0 below position k."""
     scene, votes = election.scene, election.votes()
     n = data.draw(st.sampled_from(list(election.images)))
     k = data.draw(st.integers(1, election.num_classes))
@@ -228,7 +228,7 @@ def test_a_witness_is_an_attack(data, election, ties):
 
 
 def is_an_attack(witness, election, n, ties):
-    """It lies inside the image, rewrites what it touches alone, and its scores are those of its ballots."""
+    """It lies inside the image, rewrites only ballots it touches, and its scores are those of its ballots."""
     scene, before = election.scene, election.ballots(n)
     assert len(witness.places) == scene.times
     place = placed(scene, [(int(top), int(left)) for top, left in witness.places])
@@ -247,7 +247,7 @@ def is_an_attack(witness, election, n, ties):
 
 
 @given(st.data(), elections(scenes(), st.integers(2, 6), most_images=2), ties)
-def test_a_witness_for_hard_ballots_casts_whole_ballots(data, election, ties):
+def test_a_witness_for_hard_ballots_casts_hard_ballots(data, election, ties):
     """A hard mutant votes for one label: no touched mutant abstains and none votes twice."""
     n = data.draw(st.sampled_from(list(election.images)))
     witness = cc.witness(election.votes(), n, election.scene.patch, 1, ties=ties)
@@ -263,7 +263,9 @@ def test_selected_mutants_vote_as_if_alone(data, height, width, ties):
         naive.Strips("columns", data.draw(st.integers(1, width - 1))),
         naive.Strips("rows", data.draw(st.integers(1, height - 1))),
     ]
-    whole = data.draw(elections(st.just(Scene((height, width), full, *data.draw(patches((height, width)))))))
+    everything = data.draw(
+        elections(st.just(Scene((height, width), full, *data.draw(patches((height, width))))))
+    )
     part = full[data.draw(st.integers(0, 1))]
     length = width if part.kind == "columns" else height
     wrap = data.draw(st.booleans())
@@ -274,9 +276,12 @@ def test_selected_mutants_vote_as_if_alone(data, height, width, ties):
     offset = 0 if part.kind == "columns" else width
     start, stop = span or (0, last)
     mutants = [offset + i for i in range(start, stop + 1, chosen.stride)]
-    scene = Scene((height, width), [chosen], whole.scene.patch, whole.scene.pixels, whole.scene.times)
-    alone = whole._replace(scene=scene, labels=[[image[i] for i in mutants] for image in whole.labels])
-    selected = whole.votes().select(scene.ablation)
+    scene = Scene(
+        (height, width), [chosen], everything.scene.patch, everything.scene.pixels, everything.scene.times
+    )
+    labels = [[image[i] for i in mutants] for image in everything.labels]
+    alone = everything._replace(scene=scene, labels=labels)
+    selected = everything.votes().select(scene.ablation)
     assert selected.ballots.tolist() == alone.labels
     found = cc.certify(selected, patches=[scene.patch], defenders=["costcert", "patchguard"], ties=ties)
     direct = cc.certify(alone.votes(), patches=[scene.patch], defenders=["costcert", "patchguard"], ties=ties)
@@ -286,7 +291,7 @@ def test_selected_mutants_vote_as_if_alone(data, height, width, ties):
 
 @given(st.data(), st.integers(2, 7), ties)
 def test_selected_soft_mutants_keep_their_units(data, width, ties):
-    """Selecting every second mutant takes its labels and its units along."""
+    """Selecting every second mutant keeps its labels and its units."""
     full = Scene((1, width), [naive.Strips("columns", 1)], cc.Square(1), naive.rectangle(1, 1))
     half = Scene((1, width), [naive.Strips("columns", 1, 2)], cc.Square(1), naive.rectangle(1, 1))
     election = data.draw(soft_elections(st.just(full)))
@@ -300,7 +305,7 @@ def test_selected_soft_mutants_keep_their_units(data, width, ties):
 
 @given(st.data(), ties)
 def test_a_mutant_that_no_patch_reaches(data, ties):
-    """A ring as large as the image leaves its middle alone: T_p is empty, and only ties are at stake."""
+    """A ring as large as the image does not touch its middle: T_p is empty, and only ties matter."""
     ring = [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
     middle = naive.Strips("blocks", 1, span=(1, 1))
     scene = Scene((3, 3), [middle], cc.Shape(ring), naive.shape(ring))
@@ -339,7 +344,7 @@ def test_exhaustive_tiny_elections(ties):
 
 
 def test_the_strongest_attack_comes_nearest_to_lifting_one_more():
-    """Anywhere label 1 can be lifted; where the truth loses a ballot, label 2 then lacks only one."""
+    """Label 1 can be lifted at every position; where the truth loses a ballot, label 2 lacks only one."""
     ballots = [[2, 0, 0, 0, 0, 1, 1, 1]]
     votes = cc.Votes(ballots, [0], num_classes=3, ablation="columns:1", image_size=(1, 8))
     attack = cc.strongest(votes, 0, cc.Square(1))
@@ -347,7 +352,7 @@ def test_the_strongest_attack_comes_nearest_to_lifting_one_more():
     assert attack.scores.tolist() == [3, 3, 2]
 
 
-def test_nothing_is_promised_about_images_that_could_not_be_read():
+def test_unread_images_have_no_guarantee():
     ballots, unread = np.zeros((3, 8), dtype=int), np.array([False, True, False])
     votes = cc.Votes(
         ballots, [0, 0, 0], num_classes=4, ablation="columns:1", image_size=(1, 8), unread=unread
@@ -359,14 +364,15 @@ def test_nothing_is_promised_about_images_that_could_not_be_read():
         assert bound.tolist() == [1, 4, 1]
 
 
-def test_bounds_never_count_a_ballot_that_was_not_cast():
-    """`known` names ballots to go by; the votes themselves know better which of them were cast."""
+def test_bounds_never_count_a_ballot_that_is_not_known():
+    """`known` selects among the ballots that are known in the votes, and by default takes them all."""
     rng = np.random.default_rng(11)
     ballots, truth = rng.integers(0, 3, (60, 8)), rng.integers(0, 3, 60)
     cast = rng.random((60, 8)) < 0.7
     world = {"num_classes": 3, "ablation": "columns:2", "image_size": (3, 8)}
     full, part = cc.Votes(ballots, truth, **world), cc.Votes(ballots, truth, known=cast, **world)
-    told = cc.bounds(part, 2, np.ones((60, 8), bool))
-    for mine, exact in zip(told, cc.bounds(full, 2, cast), strict=True):
+    found = cc.bounds(part, 2, np.ones((60, 8), bool))
+    for mine, default, exact in zip(found, cc.bounds(part, 2), cc.bounds(full, 2, cast), strict=True):
         assert np.array_equal(mine, exact)
-    assert (told.min_k_high > cc.bounds(full, 2, np.ones((60, 8), bool)).min_k_high).any()
+        assert np.array_equal(default, exact)
+    assert (found.min_k_high > cc.bounds(full, 2, np.ones((60, 8), bool)).min_k_high).any()

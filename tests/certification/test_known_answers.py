@@ -1,4 +1,4 @@
-"""Answers that were worked out by hand or published, not computed by anything here."""
+"""Results that were derived by hand or published, not computed by this package."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_seventeen_mutants():
     assert found == {"costcert": 2, "cbn": 3, "drs": 3}
 
 
-def test_the_place_that_touches_three_pandas():
+def test_the_position_that_touches_three_pandas():
     """By hand: α = 4, 6, 4 and q = 3; gaps of 2 and 2 cost 4 together, one of them 2."""
     ballots = naive.hard([DOG] * 4 + [PANDA] * 9 + [CAT] * 4)
     middle = [frozenset({7, 8, 9})]
@@ -133,7 +133,7 @@ def test_a_counterfeit_is_kept_out():
 
 
 def test_a_list_that_stays():
-    """The same ballots: of today's top-2 both stay; with a patch of four the weaker is expelled."""
+    """The same ballots: of the clean top-2 both stay; with a patch of four the weaker is expelled."""
     ballots = [0, 1, 0, 1, 2, 0, 1, 0, 1]
     votes = cc.Votes([ballots], [0], num_classes=3, ablation=cc.Columns(1), image_size=(1, 9))
     assert cc.stability(votes, cc.Square(1), 2).tolist() == [2]

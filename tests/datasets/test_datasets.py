@@ -376,7 +376,7 @@ def test_npz(tmp_path):
         ({"images": PIXELS[..., :2], "labels": [0] * 7}, r"got \(7, 6, 5, 2\)"),
         ({"images": PIXELS[:, :0], "labels": [0] * 7}, "have no pixels"),
         ({"images": PIXELS, "labels": [0] * 6}, "has 7 images, but labels of shape"),
-        ({"images": PIXELS, "labels": [0.5] * 7}, "must be whole numbers, got 0.5"),
+        ({"images": PIXELS, "labels": [0.5] * 7}, "must be integers, got 0.5"),
         ({"images": PIXELS, "labels": [-1] * 7}, r"\[0\] is -1"),
         ({"images": PIXELS, "labels": [2] * 7, "class_names": ["a", "b"]}, "2 classes are labelled 0 to 1"),
         ({"images": PIXELS, "labels": [0] * 7, "ids": ["a"] * 7}, "gives two images the same id"),

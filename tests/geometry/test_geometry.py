@@ -1,4 +1,4 @@
-"""What mutants keep, where patches may lie, and how both are spelled."""
+"""The pixels mutants keep, the pixels patches cover, and the spelling of both."""
 
 from fractions import Fraction
 
@@ -32,7 +32,7 @@ def test_regions_keep_the_pixels_of_the_definition(scene):
 
 
 def test_columns_of_the_paper():
-    """Columns of 19 at 224: one mutant per column, mutant i keeps columns i … i+18, going round."""
+    """Columns of 19 at 224: one mutant per column, mutant i keeps columns i … i+18, wrapping around."""
     regions = cc.Columns(19).regions((224, 224))
     assert len(regions) == 224
     assert np.flatnonzero(regions[0].columns.pixels(224)).tolist() == list(range(19))
@@ -58,7 +58,7 @@ def test_patches_are_read_back_as_spelled(data, image_size):
 
 @given(st.data(), image_sizes)
 def test_pieces_cover_the_patch_exactly(data, image_size):
-    """The rectangles a patch is cut into hold its pixels, each once."""
+    """The rectangles a patch is split into hold each of its pixels once."""
     value, pixels, times = data.draw(patches(image_size))
     single = value.patch if isinstance(value, cc.Several) else value
     covered = [
@@ -104,7 +104,7 @@ def test_percent_is_the_smallest_square_of_that_area(hundredths, side):
 
 @given(st.integers(1, 32), st.integers(1, 300), st.integers(1, 300))
 def test_scaled_patches_cover_at_least_the_scaled_pixels(pixels, height, width):
-    """A patch of so many px of a 32-px original is never smaller after scaling, along either axis."""
+    """A patch given in pixels of a 32-px original is never smaller after scaling, along either axis."""
     patch = cc.parse_patch(f"{pixels}/32", (height, width))
     assert patch.height - 1 < Fraction(pixels * height, 32) <= patch.height
     assert patch.width - 1 < Fraction(pixels * width, 32) <= patch.width
@@ -185,14 +185,14 @@ def test_mutants_that_do_not_fit_are_refused(value, image_size):
     "text", ["square:6", "rectangle:1x8", "rectangle:6x1", "shape:11111111", "2*square:6"]
 )
 def test_patches_that_do_not_fit_are_refused(text):
-    """A patch lies wholly inside the image."""
+    """A patch must fit inside the image."""
     with pytest.raises(CostcertError):
         cc.parse_patch(text, (5, 7))
 
 
 @given(st.data(), image_sizes)
 def test_equal_values_keep_equal_pixels(data, image_size):
-    """Values of different geometry are different, so that no result is taken for another's."""
+    """Values of different geometry differ, so that no result is mistaken for that of another."""
     one = data.draw(st.lists(families(image_size), min_size=1, max_size=2))
     other = data.draw(st.lists(families(image_size), min_size=1, max_size=2))
     if naive.kept(one, *image_size) != naive.kept(other, *image_size):

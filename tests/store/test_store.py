@@ -210,7 +210,7 @@ SOFT = {"temperature": None, "best": 2, "cap": 3}
         (lambda f: filled(f / SHARD, b"image_id,truth\n"), "no readable Parquet file"),
         (lambda f: without_column(f / SHARD, "ballots"), "no column 'ballots'"),
         (lambda f: with_column(f / SHARD, "truth", pa.array([1, None, 2, 3])), "empty places"),
-        (lambda f: with_column(f / SHARD, "truth", pa.array([0.5] * 4)), "truth must be whole numbers"),
+        (lambda f: with_column(f / SHARD, "truth", pa.array([0.5] * 4)), "truth must be integers"),
         (lambda f: with_column(f / SHARD, "ballots", pa.array([1] * 4)), "one list of equal length"),
     ],
 )

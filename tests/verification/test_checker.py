@@ -104,7 +104,7 @@ def test_it_agrees_with_the_library(election, ties, tau):
     certificates = cc.certify(votes, election.scene.patch, ties=ties, tau=tau)
     question = question_of(votes, ties=ties, tau=tau)
     for image, row in enumerate(rows_of(votes)):
-        for defender, patch in certificates.cases:
+        for defender, patch in certificates.keys:
             found = question.answer(row, defender, str(patch))
             expected = certificates.rank(defender, patch)[image], certificates.min_k(defender, patch)[image]
             assert found == expected, defender
@@ -120,7 +120,7 @@ def test_it_agrees_with_the_library_where_mutants_are_uncertain(election, ties, 
     certificates = cc.certify(votes, election.scene.patch, ties=ties, epsilon=0.1)
     question = question_of(votes, ties=ties, epsilon=0.1)
     for image, row in enumerate(rows_of(votes)):
-        for defender, patch in certificates.cases:
+        for defender, patch in certificates.keys:
             expected = certificates.rank(defender, patch)[image], certificates.min_k(defender, patch)[image]
             assert question.answer(row, defender, str(patch)) == expected, defender
 

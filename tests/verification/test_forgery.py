@@ -146,9 +146,9 @@ def test_every_field_of_certificates(folder):
             again = cc.certify(
                 votes, stored.patches, stored.defenders, epsilon=forged["epsilon"], tau=forged["tau"]
             )
-            for case in stored.cases:
-                assert (again.rank(*case) == stored.rank(*case)).all()
-                assert (again.min_k(*case) == stored.min_k(*case)).all()
+            for key in stored.keys:
+                assert (again.rank(*key) == stored.rank(*key)).all()
+                assert (again.min_k(*key) == stored.min_k(*key)).all()
             accepted += 1
     assert tried > 200
     assert accepted < 5

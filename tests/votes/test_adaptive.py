@@ -1,4 +1,4 @@
-"""Fewer passes: images are asked until the question is decided, and the answer is that of all ballots."""
+"""Adaptive stopping: fewer mutants are evaluated, and the decision is that of all ballots."""
 
 from itertools import pairwise
 
@@ -18,12 +18,12 @@ from tiny import Tiny, pictures
 
 
 @given(st.integers(1, 400))
-def test_every_mutant_has_its_turn_once(mutants):
-    turns = schedule(mutants)
-    assert sorted(mutant for turn in turns for mutant in turn) == list(range(mutants))
-    first = sorted(turns[0])
+def test_every_mutant_is_scheduled_once(mutants):
+    steps = schedule(mutants)
+    assert sorted(mutant for step in steps for mutant in step) == list(range(mutants))
+    first = sorted(steps[0])
     gaps = [b - a for a, b in pairwise(first)]
-    assert len(turns) <= 16
+    assert len(steps) <= 16
     assert not gaps or max(gaps) <= 2 * min(gaps)
 
 
@@ -35,26 +35,26 @@ def test_every_mutant_has_its_turn_once(mutants):
     st.sampled_from([None, Soft(0.3, 2)]),
     st.sampled_from(["columns:3", "rows:2", "columns:2+rows:2", "blocks:3/stride=2"]),
 )
-def test_the_answer_is_that_of_all_ballots(seed, sides, ks, soft, ablation):
+def test_the_decision_is_that_of_all_ballots(seed, sides, ks, soft, ablation):
     model, data = Tiny(seed), pictures(12, seed)
-    whole = vote(model, data, ablation, soft=soft)
-    asked = vote(model, data, ablation, soft=soft, until=StoppingRule.parse(sides, ks, model.image_size))
-    full, part = (cc.certify(votes, sides, ["costcert"]) for votes in (whole, asked))
+    complete = vote(model, data, ablation, soft=soft)
+    stopped = vote(model, data, ablation, soft=soft, until=StoppingRule.parse(sides, ks, model.image_size))
+    full, part = (cc.certify(votes, sides, ["costcert"]) for votes in (complete, stopped))
     for side in sides:
-        # Never a better promise than all ballots give, and the same one where it was asked for.
+        # Never better than with all ballots, and the same for the k of the stopping rule.
         assert (part.min_k("costcert", side) >= full.min_k("costcert", side)).all()
         assert (part.rank("costcert", side) >= full.rank("costcert", side)).all()
         for k in ks:
             for name in ("rank", "min_k"):
                 of_part, of_full = (getattr(found, name)("costcert", side) <= k for found in (part, full))
                 assert (of_part == of_full).all()
-    if asked.known is not None:
-        same = (asked.ballots == whole.ballots) | ~asked.known
+    if stopped.known is not None:
+        same = (stopped.ballots == complete.ballots) | ~stopped.known
         assert same.all()
 
 
-def test_easy_questions_take_few_passes():
-    """All mutants vote right: to know that y0 is first takes little more than half of them."""
+def test_clear_decisions_take_few_evaluations():
+    """All mutants vote right: little more than half of them decide that y0 is first."""
 
     class Sure(Tiny):
         def logits(self, images, regions):
@@ -69,19 +69,19 @@ def test_easy_questions_take_few_passes():
     assert votes.known.sum(axis=1).max() <= 6
 
 
-def test_ballots_that_nobody_cast_are_never_counted():
+def test_ballots_that_were_not_evaluated_are_never_counted():
     rng = np.random.default_rng(0)
     known = rng.random((20, 8)) < 0.6
     known[0, 0] = False
     ballots, truth = rng.integers(0, 4, (20, 8)), rng.integers(0, 4, 20)
-    how = {"num_classes": 4, "ablation": "columns:3", "image_size": (6, 8), "known": known}
-    votes = cc.Votes(ballots, truth, **how)
-    other = cc.Votes(np.where(known, ballots, rng.integers(0, 4, (20, 8))), truth, **how)
+    table = {"num_classes": 4, "ablation": "columns:3", "image_size": (6, 8), "known": known}
+    votes = cc.Votes(ballots, truth, **table)
+    other = cc.Votes(np.where(known, ballots, rng.integers(0, 4, (20, 8))), truth, **table)
     for found in ("costcert", "cbn", "drs"):
         one, two = (cc.certify(each, 2, [found]) for each in (votes, other))
         assert (one.min_k(found, 2) == two.min_k(found, 2)).all()
         assert (one.rank(found, 2) == two.rank(found, 2)).all()
-        plain = {**how, "known": None}
+        plain = {**table, "known": None}
         full = cc.certify(cc.Votes(ballots, truth, **plain), 2, [found], uncertain=~known)
         assert (one.min_k(found, 2) == full.min_k(found, 2)).all()
     for exclusive in (cc.exclusion(votes, 2, 1, k=2), cc.exclusion(other, 2, 1, k=2)):
@@ -90,7 +90,7 @@ def test_ballots_that_nobody_cast_are_never_counted():
     assert votes.take([0]).known.tolist() == known[:1].tolist()
 
 
-def test_what_needs_all_ballots_says_so():
+def test_functions_that_need_all_ballots_refuse_others():
     known = np.ones((2, 8), dtype=bool)
     known[0, 0] = False
     votes = cc.Votes(
@@ -105,7 +105,7 @@ def test_what_needs_all_ballots_says_so():
         with pytest.raises(CostcertError, match="needs the ballots of all mutants"):
             call()
     assert cc.certify(votes, 2).defenders == ["costcert", "cbn", "drs"]
-    with pytest.raises(VotesError, match="known is true or false for each"):
+    with pytest.raises(VotesError, match="known must be true or false for each"):
         cc.Votes(
             np.zeros((2, 8), int), [0, 0], num_classes=3, ablation="columns:3", image_size=(6, 8), known=[1]
         )
@@ -113,9 +113,9 @@ def test_what_needs_all_ballots_says_so():
 
 def test_partial_votes_on_disk(tmp_path):
     model, data = Tiny(3), pictures(30, 3)
-    question = StoppingRule.parse([2], [1, 2], model.image_size)
-    folder = vote(model, data, "columns:2", until=question, out=tmp_path / "votes", shard_size=7)
-    back, there = cc.read_votes(tmp_path / "votes"), vote(model, data, "columns:2", until=question)
+    rule = StoppingRule.parse([2], [1, 2], model.image_size)
+    folder = vote(model, data, "columns:2", until=rule, out=tmp_path / "votes", shard_size=7)
+    back, there = cc.read_votes(tmp_path / "votes"), vote(model, data, "columns:2", until=rule)
     assert (back.known == there.known).all()
     assert folder.evaluated() == there.known.sum() / 30
     full = vote(model, data, "columns:2", out=tmp_path / "full")

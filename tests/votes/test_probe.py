@@ -1,4 +1,4 @@
-"""What the probe measures is what moves, and certifying takes it into account."""
+"""The probe measures how far logits move, and `certify` takes that into account."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_epsilon_is_twice_the_largest_shift_with_room_to_spare():
     usual[..., 0] += 0.01 * len(pixels) * len(REGIONS)
     moved[..., 0] += 0.01
     assert found.flips >= (usual.argmax(-1) != moved.argmax(-1)).sum()
-    # What the docstring promises: no vote above epsilon changed.
+    # As the docstring says: no label with a margin above epsilon changed.
     top = np.sort(usual, axis=-1)
     sure = top[..., -1] - top[..., -2] > found.epsilon
     assert (usual.argmax(-1) == moved.argmax(-1))[sure].all()
@@ -60,8 +60,8 @@ def test_tau_is_twice_what_any_label_moved_in_any_way_with_room_to_spare():
     usual = Tiny().logits(pixels, REGIONS)
     given = []
     for logits in (usual, usual + np.array([0.01, 0, 0, 0])):
-        said = ballots_of(logits, soft)
-        given.append(np.take_along_axis(said.soft_units, said.soft_labels.argsort(axis=-1), axis=-1))
+        ballots = ballots_of(logits, soft)
+        given.append(np.take_along_axis(ballots.soft_units, ballots.soft_labels.argsort(axis=-1), axis=-1))
     moved = np.abs(given[0] - given[1]).max()
     assert 0 < found.tau == 2 * SAFETY * moved < soft.cap
 
@@ -88,7 +88,7 @@ def test_a_probe_of_nothing():
 
 
 class Undecided(Tiny):
-    """The third and the fourth logit are as good as equal, and asking for one mutant alone swaps them."""
+    """The third and the fourth logit are nearly equal, and evaluating one mutant alone swaps them."""
 
     def logits(self, images, regions):
         answers = np.broadcast_to(np.float32([3, 2, 1, 1]), (len(images), len(regions), 4)).copy()
@@ -96,8 +96,8 @@ class Undecided(Tiny):
         return answers
 
 
-def test_a_label_at_the_cut_is_uncertain_as_a_whole():
-    """Which of the two is named moves a whole entry; tau is about ballots that name the same labels."""
+def test_a_ballot_with_a_small_cut_is_uncertain():
+    """A swap at the cut moves all units of a label; tau is measured on ballots that keep their labels."""
     soft, pixels = Soft(1.0, 3), images(Tiny())
     found = probe(Undecided(), pixels, REGIONS, soft=soft)
     assert found.epsilon == pytest.approx(2 * SAFETY * 2e-5, rel=1e-2)
@@ -107,7 +107,7 @@ def test_a_label_at_the_cut_is_uncertain_as_a_whole():
     votes = vote(Undecided(), pictures(5), "columns:3", soft=soft)
     assert (votes.cuts < found.epsilon).all()
     careful = cc.certify(votes, 1, "costcert", epsilon=found.epsilon, tau=found.tau)
-    assert (careful.min_k("costcert", 1) == 4).all(), "every ballot may be another one"
+    assert (careful.min_k("costcert", 1) == 4).all(), "every ballot may change"
     all_named = vote(Undecided(), pictures(5), "columns:3", soft=Soft(1.0, 4))
     assert np.isinf(all_named.cuts).all(), "where all labels are named nothing is cut"
 
@@ -121,7 +121,7 @@ def test_cuts_are_distances_to_the_first_label_left_out(best):
     assert (found.margins == ordered[..., 0] - ordered[..., 1]).all()
 
 
-def test_epsilon_of_soft_ballots_needs_to_know_the_cut():
+def test_epsilon_of_soft_ballots_needs_cuts():
     votes = vote(Tiny(), pictures(5), "columns:3", soft=Soft(1.0, 2)).replace(cuts=None)
-    with pytest.raises(CostcertError, match=r"\(cuts\), so no mutant can be told to be within epsilon"):
+    with pytest.raises(CostcertError, match="these soft ballots hold no cuts, which epsilon needs"):
         cc.certify(votes, 1, epsilon=0.1)

@@ -1,4 +1,4 @@
-"""Tuning: found from ballots alone, judged on images that had no say, and read by vote and certify."""
+"""Tuning: chosen from ballots alone, measured by cross-validation, and read by vote and certify."""
 
 import json
 
@@ -20,7 +20,7 @@ WIDTH, CLASSES = 24, 6
 
 
 def election(count=300, seed=0, *, temperature=1.0, wrong_border=5):
-    """Mutants near the border know nothing; those inside hesitate between the truth and one rival."""
+    """Mutants near the border vote at random; those inside favour the true label more or less clearly."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, CLASSES, count)
     logits = rng.normal(size=(count, WIDTH, CLASSES)).astype(np.float32)
@@ -41,29 +41,29 @@ def election(count=300, seed=0, *, temperature=1.0, wrong_border=5):
     ), logits
 
 
-def test_mutants_that_know_nothing_do_not_vote():
+def test_mutants_that_vote_at_random_are_left_out():
     votes, _ = election()
     found = tune(votes, [2, 4], k=[1, 2])
-    everyone, softly, chosen = found.steps
+    everyone, soft, chosen = found.steps
     first, last = found.setting.ablation.span
     assert 2 <= first <= 8
     assert 15 <= last <= 21
-    assert chosen.honest > softly.honest + 0.05
-    assert chosen.honest > everyone.honest + 0.05
+    assert chosen.cross_validated > soft.cross_validated + 0.05
+    assert chosen.cross_validated > everyone.cross_validated + 0.05
     assert chosen.passes < everyone.passes == WIDTH
 
 
-def test_what_is_said_is_what_certify_finds():
+def test_reported_accuracies_are_those_of_certify():
     votes, _ = election(120)
     found = tune(votes, cc.Square(3), k=1)
     for step in found.steps:
         certificates = cc.certify(VoteEstimates(votes).under(step.setting), cc.Square(3), "costcert")
         assert step.reached == pytest.approx((certificates.min_k("costcert", cc.Square(3)) <= 1).mean())
-    assert found.setting == max(found.steps, key=lambda step: step.honest).setting
+    assert found.setting == max(found.steps, key=lambda step: step.cross_validated).setting
 
 
-def test_cross_validated_figures_come_from_images_that_had_no_say():
-    """Where labels are noise there is nothing to gain, and the honest figure must not claim any."""
+def test_cross_validated_accuracies_come_from_held_out_images():
+    """If labels are noise there is nothing to gain, and the cross-validated accuracy must not claim any."""
     rng = np.random.default_rng(5)
     votes = cc.Votes(
         rng.integers(0, 2, (60, 12)),
@@ -73,8 +73,8 @@ def test_cross_validated_figures_come_from_images_that_had_no_say():
         image_size=12,
     )
     found = tune(votes, [1], k=1)
-    assert found.steps[-1].reached >= found.steps[-1].honest
-    assert found.steps[-1].honest < 0.5
+    assert found.steps[-1].reached >= found.steps[-1].cross_validated
+    assert found.steps[-1].cross_validated < 0.5
 
 
 def test_fewer_passes_on_request():
@@ -90,7 +90,7 @@ def test_a_power_of_one_changes_nothing():
 
 @given(st.floats(0.2, 12), st.integers(0, 5))
 def test_tempered_ballots_are_those_of_that_temperature(power, seed):
-    """Where ballots name all labels, up to what rounding downwards took from them."""
+    """If ballots name all labels, up to the error of rounding down."""
     votes, logits = election(6, seed)
     tempered = votes.tempered(power)
     assert tempered.units.min() >= 0
@@ -127,13 +127,13 @@ def test_vote_and_certify_read_the_choice(tmp_path):
     file = tmp_path / "tuned.json"
     ablation, soft = read_tuned(file)
     assert soft.best == CLASSES
-    # At another temperature the network would cast other ballots than any arithmetic makes of these.
+    # The ballots of another temperature cannot be derived exactly from these.
     certify = ["certify", str(tmp_path / "votes"), "--tuned", str(file), "--patch", "2,4", "-d", "costcert"]
     result = runner.invoke(app, [*certify, "--out", str(tmp_path / "certs")])
     assert result.exit_code == 2
-    assert "vote once more, softly at that temperature" in " ".join(result.stderr.split())
+    assert "vote again with those soft ballots" in " ".join(result.stderr.split())
     assert not (tmp_path / "certs").exists()
-    # The mutants that were chosen can be had without evaluating any again.
+    # A subset of the mutants needs no further evaluation.
     file.write_text(
         json.dumps({**json.loads(file.read_text()), "soft": {"temperature": 1.0, "best": CLASSES}})
     )
@@ -163,7 +163,7 @@ def test_bad_input(tmp_path):
         tune(votes.take(slice(4)), [2])
     with pytest.raises(CostcertError, match="hard ballots have no temperature"):
         hard.tempered(2)
-    with pytest.raises(CostcertError, match="a power is above 0"):
+    with pytest.raises(CostcertError, match="the power must be above 0"):
         votes.tempered(0)
     for text in ("{}", "[]", '{"format": "costcert tuning", "version": 1, "soft": {}}', "\x00"):
         (tmp_path / "t.json").write_text(text)

@@ -1,4 +1,4 @@
-"""Voting: every mutant is asked once, whatever interrupts the run, and no image is forgotten."""
+"""Voting: every mutant is evaluated once, whatever interrupts the run, and every image is counted."""
 
 import json
 import signal
@@ -48,7 +48,7 @@ def shards(folder):
 
 @pytest.mark.parametrize("at_once", [1, 5, 20, 4096])
 @pytest.mark.parametrize("soft", [None, SOFT])
-def test_votes_are_what_each_mutant_says_when_asked_alone(monkeypatch, at_once, soft):
+def test_votes_are_those_of_each_mutant_evaluated_alone(monkeypatch, at_once, soft):
     monkeypatch.setattr(collector, "_MUTANTS_AT_ONCE", at_once)
     data = pictures()
     votes = vote(Tiny(), data, ABLATION, soft=soft)
@@ -64,7 +64,7 @@ def test_votes_are_what_each_mutant_says_when_asked_alone(monkeypatch, at_once, 
             assert np.array_equal(found, [[getattr(each, name) for each in row] for row in expected])
 
 
-def test_an_image_of_many_mutants_is_asked_in_parts(monkeypatch):
+def test_an_image_of_many_mutants_is_evaluated_in_parts(monkeypatch):
     monkeypatch.setattr(collector, "_MUTANTS_AT_ONCE", 5)
     monkeypatch.setattr(collector, "refuse_batch_dependence", lambda *asked: None)
     model = Tiny()
@@ -86,12 +86,12 @@ def test_a_folder_holds_the_same_votes_and_the_same_bytes_again(tmp_path, size, 
     assert (tmp_path / "a" / "manifest.json").read_bytes() == (tmp_path / "b" / "manifest.json").read_bytes()
 
 
-def test_the_manifest_says_how_the_votes_were_made(tmp_path):
+def test_the_manifest_holds_the_provenance_of_the_votes(tmp_path):
     data = pictures(class_names=list("abcd"))
     manifest = vote(Tiny(), data, ABLATION, soft=SOFT, out=tmp_path).manifest
     assert manifest["class_names"] == list("abcd")
     made = manifest["made"]
-    # How pixels are hidden stands in one place.
+    # `hide` is stored once, with the classifier.
     assert {**made["model"], "hide": manifest["classifier"]["hide"]} == Tiny().metadata()
     assert made["data"] == {"name": "pictures", "split": None, "images": 10, "digest": data.digest()}
     assert manifest["classifier"]["soft"] == {"temperature": 0.5, "best": 2, "cap": 1000}
@@ -102,17 +102,17 @@ def test_the_manifest_says_how_the_votes_were_made(tmp_path):
 
 def test_a_second_run_does_only_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(collector, "refuse_batch_dependence", lambda *asked: None)
-    data, told = pictures(), []
+    data, reported = pictures(), []
     vote(Tiny(), data, ABLATION, out=tmp_path, shard_size=3)
-    whole = shards(tmp_path)
+    complete = shards(tmp_path)
     (tmp_path / "shard-00001.parquet").unlink()
     kept = (tmp_path / "shard-00002.parquet").stat().st_mtime_ns
     model = Tiny()
-    vote(model, data, ABLATION, out=tmp_path, progress=lambda *done: told.append(done))
-    assert shards(tmp_path) == whole
+    vote(model, data, ABLATION, out=tmp_path, progress=lambda *done: reported.append(done))
+    assert shards(tmp_path) == complete
     assert (tmp_path / "shard-00002.parquet").stat().st_mtime_ns == kept
     assert sum(images for images, _ in model.asked) == 3
-    assert told == [(7, 10), (10, 10)]
+    assert reported == [(7, 10), (10, 10)]
     model = Tiny()
     vote(model, data, ABLATION, out=tmp_path)
     assert model.asked == []
@@ -150,7 +150,7 @@ RUN = """
 """
 
 
-def test_a_killed_run_goes_on_where_it_was(tmp_path):
+def test_a_killed_run_resumes(tmp_path):
     out = tmp_path / "votes"
     script = textwrap.dedent(RUN).format(tests=str(TESTS), out=str(out))
     with subprocess.Popen([sys.executable, "-c", script]) as running:
@@ -163,7 +163,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     assert running.returncode == -signal.SIGKILL
     done = {path: path.stat().st_mtime_ns for path in out.glob("shard-*.parquet")}
     assert 3 <= len(done) < 15
-    # As left by a writer that was killed in the middle of a shard.
+    # The file of a writer that was killed in the middle of a shard.
     (out / f".shard-00014.parquet.{files._host()}.{running.pid}.tmp").write_bytes(b"PAR1 half a shard")
     vote(Tiny(), pictures(60), "columns:3", out=out)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
@@ -220,22 +220,22 @@ def test_images_that_cannot_be_read_are_listed_and_count_as_wrong(tmp_path, phot
     out = tmp_path / "votes"
     with pytest.raises(CostcertError):
         vote(Tiny(), photos, ABLATION, soft=soft, out=out, shard_size=2)
-    # The same run may go on once it is told to skip.
+    # The same run can be resumed with skip_corrupt.
     source = vote(Tiny(), photos, ABLATION, soft=soft, out=out, skip_corrupt=True)
     assert source.unread() == ["b/1.png", "d/2.png"]
     votes = cc.read_votes(out)
     assert votes.image_ids[votes.unread].tolist() == ["b/1.png", "d/2.png"]
-    # Whoever overlooks that they were not read finds wrong votes.
+    # Code that ignores `unread` finds wrong ballots.
     assert (votes.ballots != votes.truth[:, None])[votes.unread].all()
     in_memory = vote(Tiny(), photos, ABLATION, soft=soft, skip_corrupt=True)
     assert np.array_equal(in_memory.unread, votes.unread)
     certificates = cc.certify(votes, [1, 2])
     assert len(certificates) == 12
     readable = cc.certify(votes.take(~votes.unread), [1, 2])
-    for case in certificates.cases:
+    for key in certificates.keys:
         for each in (certificates.rank, certificates.min_k):
-            assert (each(*case)[votes.unread] == 4).all()
-        assert np.array_equal(certificates.min_k(*case)[~votes.unread], readable.min_k(*case))
+            assert (each(*key)[votes.unread] == 4).all()
+        assert np.array_equal(certificates.min_k(*key)[~votes.unread], readable.min_k(*key))
     ours, theirs = certificates.accuracy([1, 3]), readable.accuracy([1, 3])
     for column in ("clean", "certified"):
         assert np.allclose(ours[column] * 12, theirs[column] * 10)
@@ -252,12 +252,12 @@ def test_nothing_is_promised_about_an_image_that_was_not_read(photos):
 @pytest.mark.parametrize(
     ("model", "data", "says"),
     [
-        (Tiny(), pictures(class_names=list("abcde")), "pictures has 5 classes, but the model tells 4 apart"),
+        (Tiny(), pictures(class_names=list("abcde")), "pictures has 5 classes, but the model has 4:"),
         (Tiny(), pictures(class_names=list("abcdefgh")), "has 8 classes"),
         (
             Tiny(class_names=tuple("abdc")),
             pictures(class_names=list("abcd")),
-            "class 2 is 'c' in pictures, but 'd' to the model",
+            "class 2 is 'c' in pictures, but 'd' in the model",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_the_model_names_the_classes_where_the_data_do_not():
     assert vote(Tiny(class_names=tuple("abcd")), pictures(), ABLATION).class_names == tuple("abcd")
 
 
-def test_answers_that_make_no_sense():
+def test_invalid_pixels_and_logits_are_refused():
     class Short(Tiny):
         def logits(self, images, regions):
             return super().logits(images, regions)[:, :, :3]
@@ -352,7 +352,7 @@ def test_the_command_lists_what_it_could_not_read(tmp_path, photos, monkeypatch,
         ({}, "tiny does not say what mutants keep: pass --ablation"),
         ({"ablation": "colums:3"}, "did you mean 'columns'"),
         ({"soft": "0.35"}, "cannot read soft ballots '0.35'"),
-        ({"soft": "0,4"}, "a temperature is above 0"),
+        ({"soft": "0,4"}, "the temperature must be above 0"),
         ({"limit": 3, "ids": "ids.txt"}, "--limit and --ids both choose"),
         ({"split": "train"}, "the sample is of the test set"),
         ({"data": "npz:d.npz", "split": "train"}, "npz:d.npz has no splits, but --split asks for 'train'"),
@@ -429,8 +429,8 @@ def test_certify_takes_what_the_probe_measured(tmp_path, monkeypatch, soft):
     result = CliRunner().invoke(app, [*certify, "--out", "certs"])
     assert result.exit_code == 0, result.stderr
     votes, probe = cc.read_votes("votes"), VotesFolder("votes").manifest["made"]["probe"]
-    doubt = {"epsilon": probe["epsilon"], **({"tau": probe["tau"]} if soft else {})}
-    careful, careless = cc.certify(votes, [2], **doubt), cc.certify(votes, [2])
+    uncertainty = {"epsilon": probe["epsilon"], **({"tau": probe["tau"]} if soft else {})}
+    careful, careless = cc.certify(votes, [2], **uncertainty), cc.certify(votes, [2])
     assert cc.read_certificates("certs").to_pandas().equals(careful.to_pandas())
     assert not careful.to_pandas().equals(careless.to_pandas())
     wrong = CliRunner().invoke(app, [*certify[:-1], "much"])
@@ -446,7 +446,7 @@ def test_certify_says_how_many_images_were_not_read(tmp_path, photos):
 
 
 def test_a_trained_folder_votes_on_the_sample(tmp_path):
-    """The whole way with a real network: its card says ablation, hiding and size."""
+    """End to end with a real network, whose card holds ablation, hide and size."""
     torch = pytest.importorskip("torch")
     from costcert.models.architectures import build
     from costcert.models.preprocessing import Preprocessing

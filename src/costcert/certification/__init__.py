@@ -1,1 +1,1 @@
-"""Table 2: certificates of votes, the accuracy they add up to, and other guarantees."""
+"""Table 2: certificates computed from votes, their accuracy, and other guarantees."""

@@ -1,7 +1,7 @@
 """Clean and certified accuracy at k, with confidence intervals.
 
 clean accuracy(k) = share of images with rank ≤ k; certified accuracy(k) = share with min-k ≤ k.
-Counts of ranks add up, so a data set of any size is summed shard by shard.
+Counts of ranks add up, so a dataset of any size is processed shard by shard.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Counts = npt.NDArray[np.int64]
 
 
 def wilson(hits: int, images: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval for a share: stays within 0 and 1 and holds for shares near either."""
+    """The Wilson score interval of a proportion: it stays within 0 and 1, and is accurate near both."""
     if not 0 < confidence < 1:
-        raise CostcertError(f"a confidence is between 0 and 1, got {confidence}")
+        raise CostcertError(f"the confidence must be between 0 and 1, got {confidence}")
     z2 = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
     share = hits / images
     middle = share + z2 / (2 * images)
     half = (z2 * (share * (1 - share) / images + z2 / (4 * images**2))) ** 0.5
     scale = 1 + z2 / images
-    # At the ends rounding would leave the share just outside its own interval.
+    # At 0 and 1 rounding could leave the share just outside its own interval.
     return min((middle - half) / scale, share), max((middle + half) / scale, share)
 
 
 class Tally:
-    """How many images have each rank and each min-k, per defender and patch.
+    """Counts of images by rank and by min-k, for each defender and patch.
 
-    `ranks[defender, patch][r]` images have rank r, `min_ks[defender, patch][k]` have min-k k; a patch is
-    named by its spelling.
+    `ranks[defender, patch][r]` images have rank r, `min_ks[defender, patch][k]` have min-k k; the patch is
+    given by its spelling.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class Tally:
     def add(self, certificates: Certificates) -> None:
         self.images += len(certificates)
         longest = certificates.num_classes + 1
-        for case in certificates.cases:
-            rank, min_k = certificates.rank(*case), certificates.min_k(*case)
-            key = (case[0], str(case[1]))
+        for defender, patch in certificates.keys:
+            key = (defender, str(patch))
+            rank, min_k = certificates.rank(defender, patch), certificates.min_k(defender, patch)
             for counts, values in ((self.ranks, rank), (self.min_ks, min_k)):
                 counted = np.bincount(values, minlength=longest)
                 counts[key] = counts[key] + counted if key in counts else counted
@@ -64,7 +64,7 @@ class Tally:
         import pandas as pd
 
         if self.images == 0:
-            raise CostcertError("no image was certified, so there is no accuracy")
+            raise CostcertError("accuracy needs at least one certified image, got none")
         ks = [positive_int(each, "k") for each in ([k] if isinstance(k, int) else k)]
         rows = []
         for (defender, patch), ranks in self.ranks.items():

@@ -1,4 +1,4 @@
-"""Certificates: table 2, the rank and the min-k of every image, defender and patch."""
+"""Certificates (table 2): the rank and the min-k of every image, for each defender and patch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Counts = npt.NDArray[np.int64]
-Case = tuple[str, Patch]
+# The name of a defender, and a patch in pixels.
+Key = tuple[str, Patch]
 
 
 class Certificates:
-    """What was proved. `min_k(defender, patch)[n] = 5`: image n keeps its true label in the top 5.
+    """What was proved: `min_k(defender, patch)[n] = 5` means that image n keeps its true label in the top 5.
 
     Args:
-        results: (rank, min_k), both [N], by (defender name, patch in pixels).
-        classifier: what they are about; each of the defenders ranks its ballots.
-        metadata: what else was asked; goes into the manifest.
+        results: (rank, min_k), both [N], for each (defender name, patch in pixels).
+        classifier: the classifier that is certified, once with each of the defenders.
+        metadata: further options of `certify`, for the manifest.
     """
 
     def __init__(
         self,
-        results: Mapping[Case, tuple[Counts, Counts]],
+        results: Mapping[Key, tuple[Counts, Counts]],
         *,
         image_ids: npt.NDArray[np.str_],
         num_classes: int,
@@ -50,17 +51,17 @@ class Certificates:
 
     @classmethod
     def joined(cls, parts: Sequence[Certificates]) -> Certificates:
-        """Certificates of the same defenders and patches for the images of all parts, in order."""
+        """Certificates of the images of all parts, in order; all have the same defenders and patches."""
         first = parts[0]
         if len(parts) == 1:
             return first
         return cls(
             {
-                case: (
-                    np.concatenate([part._results[case][0] for part in parts]),
-                    np.concatenate([part._results[case][1] for part in parts]),
+                key: (
+                    np.concatenate([part._results[key][0] for part in parts]),
+                    np.concatenate([part._results[key][1] for part in parts]),
                 )
-                for case in first.cases
+                for key in first.keys
             },
             image_ids=np.concatenate([part.image_ids for part in parts]),
             num_classes=first.num_classes,
@@ -72,12 +73,12 @@ class Certificates:
     def select(
         self, images: slice = slice(None), *, patches: Collection[Patch] | None = None
     ) -> Certificates:
-        """Those of some images, and against some of the patches."""
+        """The certificates of some images, against some of the patches."""
         return Certificates(
             {
-                case: (rank[images], min_k[images])
-                for case, (rank, min_k) in self._results.items()
-                if patches is None or case[1] in patches
+                (defender, patch): (rank[images], min_k[images])
+                for (defender, patch), (rank, min_k) in self._results.items()
+                if patches is None or patch in patches
             },
             image_ids=self.image_ids[images],
             num_classes=self.num_classes,
@@ -96,8 +97,8 @@ class Certificates:
         )
 
     @property
-    def cases(self) -> list[Case]:
-        """All (defender, patch), in the order asked for."""
+    def keys(self) -> list[Key]:
+        """All pairs (defender, patch), in the order they were requested."""
         return list(self._results)
 
     @property
@@ -109,12 +110,12 @@ class Certificates:
         return list(dict.fromkeys(patch for _, patch in self._results))
 
     def rank(self, defender: str, patch: Patch | str | int) -> Counts:
-        """[N], the position of the true label in the defender's prediction on the image as it is."""
-        return self._case(defender, patch)[0]
+        """[N], the position of the true label in the defender's prediction on the clean image."""
+        return self._result(defender, patch)[0]
 
     def min_k(self, defender: str, patch: Patch | str | int) -> Counts:
         """[N], the smallest k for which the true label provably stays in the top k."""
-        return self._case(defender, patch)[1]
+        return self._result(defender, patch)[1]
 
     def accuracy(self, k: int | Iterable[int] = range(1, 6), *, confidence: float = 0.95) -> pd.DataFrame:
         """A tidy table: defender, patch, k, images, clean, certified, and their confidence intervals."""
@@ -142,12 +143,12 @@ class Certificates:
             ignore_index=True,
         )
 
-    def _case(self, defender: str, patch: Patch | str | int) -> tuple[Counts, Counts]:
+    def _result(self, defender: str, patch: Patch | str | int) -> tuple[Counts, Counts]:
         wanted = concrete(patch, self.image_size)
         if (defender, wanted) not in self._results:
             raise CostcertError(
                 f"nothing was certified for {defender} against {wanted}"
-                f"{nearest(defender, [d for d in self.defenders if d != defender])}: there are certificates "
+                f"{nearest(defender, [d for d in self.defenders if d != defender])}: these are certificates "
                 f"of {', '.join(self.defenders)} against {', '.join(map(str, self.patches))}"
             )
         return self._results[defender, wanted]

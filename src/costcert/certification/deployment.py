@@ -1,7 +1,7 @@
-"""The classifier that certificates speak of, from pictures to a list of labels.
+"""The certified classifier in use: from images to a list of labels.
 
-It votes with the code that made the certified votes, and ranks labels with the defender that was certified:
-what is promised is what is deployed.
+It votes with the code that made the certified votes and ranks labels with the certified defender, so that the
+deployed classifier is the one that was certified.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.table import Votes
 
-# A picture as Pillow has it, or its pixels: [H, W] or [H, W, 3] whole numbers 0 to 255.
+# A Pillow image, or its pixels: uint8 [H, W] or [H, W, 3].
 Picture = Image.Image | npt.NDArray[np.uint8]
 
 
 class Deployed:
-    """Gives the top k of pictures.
+    """Predicts the top k labels of images, and certifies them.
 
     Args:
-        ablation: what each mutant keeps; by default what the model was trained to see.
-        defender: whose prediction and certificates these are.
-        patch: what a defender that masks, such as PatchGuard, masks for; others need none.
+        ablation: the pixels each mutant keeps; by default those the model was trained on.
+        defender: the defender that ranks the labels.
+        patch: the patch that a masking defender, such as PatchGuard, masks for; others ignore it.
         soft: vote with soft ballots, made this way.
-        ties: how certificates read ties; the prediction itself gives them to the lowest label.
+        ties: how certificates treat ties; the prediction itself breaks them in favour of the lowest label.
     """
 
     def __init__(
@@ -55,13 +55,11 @@ class Deployed:
     ) -> None:
         kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation or model.ablation
         if kept is None:
-            raise CostcertError(
-                "the model does not say what mutants keep: pass an ablation, as in columns:19"
-            )
+            raise CostcertError("the model has no ablation of its own: pass one, as in columns:19")
         masks = find(defender).masks
         if patch is None and masks:
             raise CostcertError(
-                f"{find(defender).title} predicts by masking a patch: say which, as in square:32"
+                f"{find(defender).title} predicts by masking a patch: pass the patch, as in square:32"
             )
         fitting = None if patch is None else concrete(patch, model.image_size)
         mask = fitting if masks else None
@@ -69,7 +67,7 @@ class Deployed:
 
     @classmethod
     def of(cls, model: Classifier, classifier: Defence) -> Deployed:
-        """This network as this classifier."""
+        """This network, deployed as this classifier."""
         deployed = object.__new__(cls)
         deployed._deploy(model, classifier)
         return deployed
@@ -84,15 +82,14 @@ class Deployed:
         defender: str | None = None,
         patch: AnyPatch | None = None,
     ) -> Deployed:
-        """The classifier of a finished run, with the network that voted there.
+        """The classifier of a finished run, with the network that cast its votes.
 
         Args:
-            folder: of votes, or of certificates; the votes of these are looked for beside them.
-            model: the network, or how it is spelled on the command line; any other than the one that voted is
-                refused.
-            votes: where the votes of certificates are, if not beside them.
-            defender: of those that were certified; CostCert, or the only one, by default.
-            patch: what a masking defender masks for, of those that were certified.
+            folder: of votes, or of certificates with a folder `votes` beside them.
+            model: the network, or its spelling on the command line; it must be the one that cast the votes.
+            votes: the folder of votes, if it is not beside the certificates.
+            defender: one of those that were certified; CostCert, or the only one, by default.
+            patch: the patch that a masking defender masks for, one of those that were certified.
         """
         run = open_run(folder, votes)
         return cls.of(model_of_run(run, model), run.classifier_by(defender, patch))
@@ -100,10 +97,10 @@ class Deployed:
     def _deploy(self, model: Classifier, classifier: Defence) -> None:
         classifier = classifier.with_classes(model.num_classes)
         if classifier.defender is None:
-            raise CostcertError("nobody ranks the labels: name a defender, such as costcert")
+            raise CostcertError("a deployed classifier needs a defender: name one, such as costcert")
         if classifier.soft is not None and classifier.soft.temperature is None:
             raise CostcertError(
-                "nobody noted at what temperature these soft ballots are made: vote once more"
+                "the temperature of these soft ballots is unknown: vote again with a temperature"
             )
         self.model, self.classifier = model, classifier
         self._tried_out = False
@@ -111,8 +108,8 @@ class Deployed:
         hide = model.metadata().get("hide")
         if hide != classifier.hide:
             raise CostcertError(
-                f"this model is shown hidden pixels as {hide!r}, but the classifier as {classifier.hide!r}: "
-                "load it with that hide"
+                f"this model has hide={hide!r}, but the classifier has hide={classifier.hide!r}: load the "
+                f"model with hide={classifier.hide!r}"
             )
         refusal = self.defender.refusal(soft=classifier.soft is not None, partial=False)
         if refusal is not None:
@@ -128,17 +125,17 @@ class Deployed:
         return self.classifier.ablation
 
     def predict(self, pictures: Picture | Iterable[Picture], k: int = 5) -> npt.NDArray[np.int64]:
-        """[N, k], the labels of each picture, best first."""
+        """[N, k], the labels of each image, best first."""
         if positive_int(k, "k") > self.model.num_classes:
-            raise CostcertError(f"the model tells {self.model.num_classes} classes apart, so k is no {k}")
+            raise CostcertError(f"k must be at most {self.model.num_classes}, the number of classes, got {k}")
         return self.ranked(self.votes(pictures), k)
 
     def ranked(self, votes: Votes, k: int) -> npt.NDArray[np.int64]:
-        """[N, k], the labels that these votes put first."""
+        """[N, k], the labels that these votes rank first."""
         return self.defender.predict(votes, self._touched, k)
 
     def scores(self, votes: Votes) -> npt.NDArray[np.int64]:
-        """[N, L], what labels are ranked by."""
+        """[N, L], the scores by which labels are ranked."""
         return self.defender.scores(votes, self._touched)
 
     def certify(
@@ -149,13 +146,13 @@ class Deployed:
         *,
         ties: str | None = None,
     ) -> Certificates:
-        """For a label of each picture, the smallest k for which it stays in the top k of `predict`."""
+        """For one label per image, the smallest k for which it stays in the top k of `predict`."""
         return self.certify_votes(self.votes(pictures, labels), patches, ties=ties)
 
     def certify_votes(
         self, votes: Votes, patches: AnyPatch | Iterable[AnyPatch], *, ties: str | None = None
     ) -> Certificates:
-        """The same for votes of this classifier."""
+        """The same from votes that were cast before."""
         return certify(
             votes.under(self.classifier),
             patches,
@@ -165,17 +162,17 @@ class Deployed:
         )
 
     def votes(self, pictures: Picture | Iterable[Picture], labels: npt.ArrayLike | None = None) -> Votes:
-        """How all mutants vote; where nobody says what the pictures show, label 0 stands in for it."""
+        """The votes of all mutants of these images; without labels the true label is set to 0."""
         given = [pictures] if isinstance(pictures, Image.Image | np.ndarray) else list(pictures)
-        shown = _Pictures(given, np.zeros(len(given), np.int64) if labels is None else labels)
+        images = _Pictures(given, np.zeros(len(given), np.int64) if labels is None else labels)
         collector = VoteCollector(
             self.model,
-            shown,
+            images,
             self.classifier.ablation,
             soft=self.classifier.soft,
             try_out=not self._tried_out,
         )
-        (votes,) = collector.shards([range(len(shown))], {}, lambda done: None)
+        (votes,) = collector.shards([range(len(images))], {}, lambda done: None)
         self._tried_out = True
         return votes
 
@@ -183,7 +180,7 @@ class Deployed:
 def model_of_run(
     run: Run, model: Classifier | str, *, checkpoint: Location | None = None, device: str = "auto"
 ) -> Classifier:
-    """The network that cast the votes of a run, and no other."""
+    """The network that cast the votes of a run; any other is refused."""
     from costcert.models.reopening import model_that_voted, refuse_other_model
 
     votes = run.votes
@@ -204,7 +201,7 @@ def model_of_run(
 
 
 class _Pictures(Dataset):
-    """Pictures at hand."""
+    """Images in memory."""
 
     def __init__(self, pictures: Sequence[Picture], labels: npt.ArrayLike) -> None:
         super().__init__("pictures", [str(index) for index in range(len(pictures))], labels)
@@ -217,7 +214,7 @@ class _Pictures(Dataset):
         fits = picture.dtype == np.uint8 and (picture.ndim == 2 or picture.shape[2:] in ((1,), (3,)))
         if not fits or picture.size == 0:
             raise CostcertError(
-                "a picture is an image of Pillow, or whole numbers 0 to 255 (uint8) of shape [height, width] "
+                "an image must be a Pillow image, or uint8 pixels of shape [height, width] "
                 f"or [height, width, 3], got {picture.dtype} of shape {picture.shape}"
             )
         return Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)

@@ -1,4 +1,4 @@
-"""The attack that a missing certificate stands for: where the patch lies, and how its mutants then vote."""
+"""The attack behind a missing certificate: where the patch lies, and how the touched mutants vote."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Witness:
-    """One patch and one set of rewritten ballots, such as push the true label out of the top k.
+    """One patch and one set of rewritten ballots that push the true label down.
 
     Args:
         places: (top, left) of the patch, or of each of several.
         touched: the mutants it touches, all of which the attacker rewrites.
-        mutants, labels, units: the new ballots: a mutant gives so many units to a label. Equally long.
+        mutants, labels, units: the new ballots: `mutants[i]` gives `units[i]` units to `labels[i]`.
         scores: [L], votes (or units) after the attack.
-        position: of the true label then, ties broken as asked.
+        position: of the true label after the attack, with ties as requested.
     """
 
     patch: OnePatch | Several
@@ -47,44 +47,44 @@ def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "a
     CostCert is exact, so one of the two always exists.
     """
     k = positive_int(k, "k")
-    scene = _Scene(votes, image, patch, ties)
+    target = _Target(votes, image, patch, ties)
     if k >= votes.num_classes:
         return None
-    for p, (clean, held) in enumerate(scene.walk()):
-        gaps = scene.gaps(clean)
+    for p, (clean, held) in enumerate(target.walk()):
+        gaps = target.gaps(clean)
         lifted = np.argsort(gaps, kind="stable")[:k]
-        if gaps[lifted].sum() <= scene.budget(p):
-            return scene.attacked(p, clean, held, lifted, gaps[lifted])
+        if gaps[lifted].sum() <= target.budget(p):
+            return target.attacked(p, clean, held, lifted, gaps[lifted])
     return None
 
 
 def strongest(votes: Votes, image: int, patch: AnyPatch, *, ties: str = "against") -> Witness:
     """The attack that lifts the most rivals past the true label, and comes nearest to lifting one more.
 
-    What is left over goes to the rival who would be next. The true label ends at CostCert's min-k.
+    The rest of the budget goes to the next rival. The true label ends at CostCert's min-k.
     """
-    scene = _Scene(votes, image, patch, ties)
+    target = _Target(votes, image, patch, ties)
     best: tuple[int, int] | None = None
-    for p, (clean, held) in enumerate(scene.walk()):
-        gaps = scene.gaps(clean)
+    for p, (clean, held) in enumerate(target.walk()):
+        gaps = target.gaps(clean)
         order = np.argsort(gaps, kind="stable")[:-1]
-        left = scene.budget(p) - np.cumsum(gaps[order])
+        left = target.budget(p) - np.cumsum(gaps[order])
         lifted = int((left >= 0).sum())
         short = int(left[lifted]) if lifted < len(order) else 0
         if best is None or (lifted, short) > best:
             best = (lifted, short)
             found = p, clean.copy(), held.copy(), order[:lifted], order[lifted : lifted + 1]
     p, clean, held, raised, following = found
-    gaps = scene.gaps(clean)
+    gaps = target.gaps(clean)
     paid = gaps[raised]
     if len(following):
-        rest = scene.budget(p) - int(paid.sum())
+        rest = target.budget(p) - int(paid.sum())
         raised, paid = np.append(raised, following), np.append(paid, rest)
-    return scene.attacked(p, clean, held, raised, paid)
+    return target.attacked(p, clean, held, raised, paid)
 
 
-class _Scene:
-    """One image, one patch, and who breaks ties."""
+class _Target:
+    """One image, one patch and a rule for ties."""
 
     def __init__(self, votes: Votes, image: int, patch: AnyPatch, ties: str) -> None:
         if not -len(votes) <= image < len(votes):
@@ -93,20 +93,20 @@ class _Scene:
             raise VotesError(f"image {image} could not be read, so there are no ballots to rewrite")
         self.votes = votes.require_complete("an attack")
         self.patch = concrete(patch, votes.image_size)
-        self.cases = touched(votes.ablation, self.patch, votes.image_size)
+        self.positions = touched(votes.ablation, self.patch, votes.image_size)
         self.truth = int(votes.truth[image])
         self.labels, self.units = units_given(votes, image)
-        # A rival that loses ties must win outright.
+        # A rival that loses ties needs one more vote.
         self.handicap = known_ties(ties) & (np.arange(votes.num_classes) > self.truth)
 
     def walk(self) -> Iterator[tuple[Indices, npt.NDArray[np.bool_]]]:
-        return _walk(self.cases, self.labels, self.units, self.votes.num_classes)
+        return _walk(self.positions, self.labels, self.units, self.votes.num_classes)
 
     def budget(self, p: int) -> int:
-        return self.votes.cap * int(self.cases.budgets[p])
+        return self.votes.cap * int(self.positions.budgets[p])
 
     def gaps(self, clean: Indices) -> Indices:
-        """[L], what each label lacks; the true one is never lifted past itself."""
+        """[L], the votes each label lacks to pass the true one; infinite for the true label itself."""
         gaps: Indices = np.maximum(clean[self.truth] - clean + self.handicap, 0)
         gaps[self.truth] = np.iinfo(np.int64).max
         return gaps
@@ -114,13 +114,13 @@ class _Scene:
     def attacked(
         self, p: int, clean: Indices, held: npt.NDArray[np.bool_], lifted: Indices, paid: Indices
     ) -> Witness:
-        """The attack at place p that gives these rivals what was paid for them."""
+        """The attack at position p that gives each of the `lifted` rivals the units in `paid`."""
         mutants, given, amount = _spend(np.flatnonzero(held), lifted, paid, self.votes)
         scores = clean.copy()
         np.add.at(scores, given, amount)
         return Witness(
             self.patch,
-            tuple((int(top), int(left)) for top, left in self.cases.places[p]),
+            tuple((int(top), int(left)) for top, left in self.positions.places[p]),
             np.flatnonzero(held),
             mutants,
             given,
@@ -131,7 +131,7 @@ class _Scene:
 
 
 def units_given(votes: Votes, image: int) -> tuple[Indices, Indices]:
-    """Labels and units of every mutant, [B, j]."""
+    """Labels and units of every mutant, both [B, j]; one unit per hard ballot."""
     if votes.labels is None or votes.units is None:
         labels = votes.ballots[image][:, None].astype(np.int64)
         return labels, np.ones_like(labels)
@@ -139,14 +139,14 @@ def units_given(votes: Votes, image: int) -> tuple[Indices, Indices]:
 
 
 def _walk(
-    cases: Touched, labels: Indices, units: Indices, num_classes: int
+    positions: Touched, labels: Indices, units: Indices, num_classes: int
 ) -> Iterator[tuple[Indices, npt.NDArray[np.bool_]]]:
-    """Clean votes [L] and touched mutants [B] of every case; both change from one to the next."""
+    """Clean votes [L] and touched mutants [B] at every position; both arrays are updated in place."""
     clean = np.zeros(num_classes, dtype=np.int64)
     np.add.at(clean, labels, units)
     held = np.zeros(len(labels), dtype=np.bool_)
-    for start, stop in zip(cases.offsets[:-1], cases.offsets[1:], strict=True):
-        step = cases.flips[start:stop]
+    for start, stop in zip(positions.offsets[:-1], positions.offsets[1:], strict=True):
+        step = positions.flips[start:stop]
         enters = step >= 0
         mutants = np.where(enters, step, ~step)
         np.add.at(clean, labels[mutants], np.where(enters, -1, 1)[:, None] * units[mutants])
@@ -157,11 +157,11 @@ def _walk(
 def _spend(
     mutants: Indices, lifted: Indices, gaps: Indices, votes: Votes
 ) -> tuple[Indices, Indices, Indices]:
-    """Give each lifted rival its gap out of the touched ballots; what is left goes to the first."""
+    """Pay the gap of each lifted rival with the touched ballots; the rest of the budget goes to the first."""
     wanted = gaps.copy()
-    # Where one label is all there is, nobody can be given anything.
+    # The slice is empty if there is only one class, and so no rival.
     wanted[:1] += votes.cap * len(mutants) - int(gaps.sum())
-    # Cut the budget where one rival is served and where one ballot ends.
+    # Split the budget wherever a rival has its gap, and wherever a ballot ends.
     ends = np.cumsum(wanted)
     cuts = np.union1d(ends, votes.cap * np.arange(1, len(mutants) + 1)) if len(wanted) else ends
     starts = np.concatenate([[0], cuts[:-1]]).astype(np.int64)

@@ -20,7 +20,7 @@ from costcert.store.parquet import read_npz, read_table, shard_path
 from costcert.verification.checker import Question, classifier_of
 from costcert.verification.digests import file_digest, num_shards
 from costcert.verification.stored import Row, Stored, StoredFile, StoredFolder, digests, followed, is_file
-from costcert.votes.table import MOST_CLASSES
+from costcert.votes.validation import MOST_CLASSES
 
 # Differences that are shown one by one.
 _SHOWN = 20

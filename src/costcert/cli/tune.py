@@ -63,7 +63,7 @@ def _show(console: Console, found: Tuning) -> None:
         table.add_column(title, overflow="fold")
     for title in ("passes", "certified", "cross-val.", "gain"):
         table.add_column(title, justify="right", no_wrap=True)
-    first = found.steps[0].honest
+    first = found.steps[0].cross_validated
     for step in found.steps:
         temperature = step.setting.temperature
         is_chosen = step.setting == found.setting
@@ -73,8 +73,8 @@ def _show(console: Console, found: Tuning) -> None:
             "hard" if temperature is None else f"T={temperature:.3g}",
             str(step.passes),
             f"{100 * step.reached:.1f}",
-            f"{100 * step.honest:.1f}",
-            f"{100 * (step.honest - first):+.1f}",
+            f"{100 * step.cross_validated:.1f}",
+            f"{100 * (step.cross_validated - first):+.1f}",
             style="bold" if is_chosen else None,
         )
     console.print(table)

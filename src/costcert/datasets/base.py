@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from costcert.errors import CostcertError
-from costcert.votes.table import MOST_CLASSES, as_labels
+from costcert.votes.validation import MOST_CLASSES, as_labels
 
 if TYPE_CHECKING:
     from PIL.Image import Image

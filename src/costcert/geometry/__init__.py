@@ -1,1 +1,1 @@
-"""Pure integers: what a mutant keeps, where the attacker writes, and which mutants that touches."""
+"""Geometry in integers: which pixels a mutant keeps, where a patch may lie, and which mutants it touches."""

@@ -1,7 +1,8 @@
-"""What each mutant keeps.
+"""Ablations: which pixels each mutant keeps.
 
-A mutant is the image with all but one region hidden. Every family here keeps the product of some rows
-and some columns, so a family is two lists of axis positions, and a mutant is one of each.
+A mutant is the image with everything hidden except one region. Every region here is the product of some
+rows and some columns, so a family is a list of row segments and a list of column segments, and a mutant
+is one of each.
 `str()` of a value is its spelling on the command line and in a manifest; `parse_ablation` reads it back.
 """
 
@@ -21,7 +22,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Segment(NamedTuple):
-    """`length` pixels of an axis from `start` on, going round the end where the family wraps."""
+    """`length` pixels along an axis, beginning at `start` and wrapping around at its end."""
 
     start: int
     length: int
@@ -33,7 +34,7 @@ class Segment(NamedTuple):
 
 
 class Region(NamedTuple):
-    """What one mutant keeps: these rows of these columns."""
+    """The pixels one mutant keeps: these rows of these columns."""
 
     rows: Segment
     columns: Segment
@@ -51,13 +52,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Strips:
-    """Segments of `width` pixels, one starting at every `stride`-th position.
+    """Segments of `width` pixels that start at every `stride`-th position.
 
     Args:
         width: kept pixels along the axis.
-        stride: distance between one starting position and the next.
-        wrap: whether a segment that reaches the end goes on at the beginning.
-        span: first and last starting position that votes, both included; all of them by default.
+        stride: distance between neighbouring starting positions.
+        wrap: whether a segment that reaches the end continues at the beginning.
+        span: first and last starting position that vote, both included; all of them by default.
     """
 
     width: int
@@ -77,11 +78,11 @@ class _Strips:
         try:
             first, last = self.span
         except (TypeError, ValueError):
-            raise GeometryError(f"a span is (first, last), got {self.span!r}") from None
+            raise GeometryError(f"a span must be (first, last), got {self.span!r}") from None
         first = positive_int(first, "the first position of a span", at_least=0)
         last = positive_int(last, "the last position of a span", at_least=0)
         if first > last:
-            raise GeometryError(f"a span goes from low to high, got {first}-{last}")
+            raise GeometryError(f"a span must go from low to high, got {first}-{last}")
         object.__setattr__(self, "span", (first, last))
 
     def __str__(self) -> str:
@@ -105,7 +106,7 @@ class _Strips:
         if stop > last:
             raise GeometryError(
                 f"{self} does not fit: the last starting position on an axis of {axis_length} "
-                f"pixels is {last}, the span asks for {stop}"
+                f"pixels is {last}, but the span ends at {stop}"
             )
         return [Segment(start, self.width) for start in range(first, stop + 1, self.stride)]
 
@@ -113,7 +114,7 @@ class _Strips:
         raise NotImplementedError
 
     def regions(self, image_size: ImageSize) -> list[Region]:
-        """What every mutant keeps, in the order of the ballots."""
+        """The region each mutant keeps, in the order of the ballots."""
         return [region for part in self.parts(image_size) for region in part.regions()]
 
     def count(self, image_size: ImageSize) -> int:
@@ -122,7 +123,7 @@ class _Strips:
 
 
 class Columns(_Strips):
-    """Each mutant keeps `width` neighbouring columns, whole (the paper: `Columns(19)` at 224x224)."""
+    """Each mutant keeps `width` neighbouring columns at full height (the paper: `Columns(19)` at 224x224)."""
 
     name = "columns"
 
@@ -132,7 +133,7 @@ class Columns(_Strips):
 
 
 class Rows(_Strips):
-    """Each mutant keeps `width` neighbouring rows, whole."""
+    """Each mutant keeps `width` neighbouring rows at full width."""
 
     name = "rows"
 
@@ -142,7 +143,7 @@ class Rows(_Strips):
 
 
 class Blocks(_Strips):
-    """Each mutant keeps one `width` x `width` block; stride, wrap and span hold along both axes."""
+    """Each mutant keeps one `width` x `width` block; stride, wrap and span apply to both axes."""
 
     name = "blocks"
 
@@ -153,7 +154,7 @@ class Blocks(_Strips):
 
 @dataclass(frozen=True, init=False)
 class Pooled:
-    """Several families voting together: ballots are concatenated, and a patch touches in all of them."""
+    """Several families that vote together: ballots are concatenated, and a patch touches mutants of each."""
 
     families: tuple[Columns | Rows | Blocks, ...]
 
@@ -165,9 +166,9 @@ class Pooled:
             elif isinstance(family, _Strips):
                 flat.append(family)
             else:
-                raise GeometryError(f"pooled families are ablations, got {family!r}")
+                raise GeometryError(f"pooled families must be ablations, got {family!r}")
         if not flat:
-            raise GeometryError("pooled families: at least one is needed, got none")
+            raise GeometryError("pooling needs at least one family, got none")
         object.__setattr__(self, "families", tuple(flat))
 
     def __str__(self) -> str:
@@ -177,7 +178,7 @@ class Pooled:
         return [part for family in self.families for part in family.parts(image_size)]
 
     def regions(self, image_size: ImageSize) -> list[Region]:
-        """What every mutant keeps, in the order of the ballots."""
+        """The region each mutant keeps, in the order of the ballots."""
         return [region for family in self.families for region in family.regions(image_size)]
 
     def count(self, image_size: ImageSize) -> int:
@@ -228,18 +229,18 @@ def _parse_family(text: str) -> Columns | Rows | Blocks:
 
 
 def positions(wanted: Ablation, given: Ablation, image_size: ImageSize) -> npt.NDArray[np.int64]:
-    """Where each mutant of `wanted` stands among the mutants of `given`.
+    """The index of each mutant of `wanted` among the mutants of `given`.
 
-    Any subset of mutants fixed before the image is seen votes as soundly as all of them.
+    Any subset of mutants that is fixed before the image is seen is as sound as all of them.
     """
-    where: dict[Region, int] = {}
+    index_of: dict[Region, int] = {}
     for index, region in enumerate(given.regions(image_size)):
-        where.setdefault(region, index)
-    chosen = [where.get(region, -1) for region in wanted.regions(image_size)]
+        index_of.setdefault(region, index)
+    chosen = [index_of.get(region, -1) for region in wanted.regions(image_size)]
     missing = chosen.count(-1)
     if missing:
         raise GeometryError(
-            f"{missing} of the {len(chosen)} mutants of {wanted} were never asked: these votes are of "
+            f"{missing} of the {len(chosen)} mutants of {wanted} were never evaluated: these votes are of "
             f"{given} on {shown(image_size)}; choose a stride and a span within it, or vote again"
         )
     return np.asarray(chosen, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Sets of mutants as bits, 64 to a word: rows of a matrix that can be merged and compared quickly."""
+"""Sets of mutants as bitsets, 64 mutants per word: the rows of a matrix, fast to merge and to compare."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ Bools = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
 
-# Of how many mutants is noted which sets hold them; sets that agree on these are compared in full.
+# Mutants in the index of which set holds which mutant; only sets that agree on these are compared in full.
 PROBES = 512
-# Words looked at while sets are compared: some seconds' worth.
+# Limit on the words read while sets are compared: a few seconds.
 MOST_STEPS = 1 << 31
 
+# Odd multiplier of the hash of a row.
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-class TooLongError(Exception):
-    """More to compare than anybody would wait for, counted in steps; its text says how many sets."""
+class TooManySetsError(Exception):
+    """Comparing the sets would take too long; the message says how many there are."""
 
 
 def pack(sets: Bools) -> Words:
@@ -39,29 +40,29 @@ def unpack(words: Words, size: int) -> Bools:
 
 
 def sizes(words: Words) -> Indices:
-    """How many mutants each set holds."""
+    """The number of mutants in each set."""
     ones: npt.NDArray[np.uint8] = np.bitwise_count(words)
     return np.asarray(ones.sum(axis=1, dtype=np.int64))
 
 
 def maximal(words: Words) -> Indices:
-    """Which rows to keep, in order, so that no set is there twice or inside another."""
+    """Indices, ascending, of the distinct sets that lie inside no other set."""
     words = np.ascontiguousarray(words)
     distinct = _first_of_equals(words)
     size = sizes(words[distinct])
-    # A set can only lie inside a larger one: look for it there, largest first.
-    falling = np.argsort(-size, kind="stable")
-    by_size = distinct[falling]
-    probes = _far_apart(64 * words.shape[1])
+    # A set can only lie inside a larger one, so sets are compared with those before them, largest first.
+    descending = np.argsort(-size, kind="stable")
+    by_size = distinct[descending]
+    probes = _spread_out(64 * words.shape[1])
     ready(_inside_another, lambda: _inside_another(words[:0], size[:0], probes, 0))
-    inside, steps = _inside_another(words[by_size], size[falling], probes, MOST_STEPS)
+    inside, steps = _inside_another(words[by_size], size[descending], probes, MOST_STEPS)
     if steps > MOST_STEPS:
-        raise TooLongError(f"{len(distinct):,} that nearly contain each other")
+        raise TooManySetsError(f"{len(distinct):,} that nearly contain each other")
     return np.sort(by_size[~inside])
 
 
 def _first_of_equals(words: Words) -> Indices:
-    """The rows that equal none before them."""
+    """Indices, ascending, of the rows that equal no earlier row."""
     key = np.zeros(len(words), dtype=np.uint64)
     for column in words.T:
         key = (key ^ column) * _ODD
@@ -69,14 +70,14 @@ def _first_of_equals(words: Words) -> Indices:
     order = np.argsort(key, kind="stable")
     equal = (words[order[1:]] == words[order[:-1]]).all(axis=1)
     if (key[order[1:]] == key[order[:-1]])[~equal].any():
-        # Different rows with one key may stand between equal ones.
+        # Rows that differ but share a key may have separated equal rows: sort by the rows themselves.
         order = np.lexsort(words.T)
         equal = (words[order[1:]] == words[order[:-1]]).all(axis=1)
     return np.sort(order[np.concatenate([[True], ~equal])[: len(order)]])
 
 
-def _far_apart(size: int) -> Indices:
-    """Up to `PROBES` mutants, each far from the one before: neighbours are held by the same sets."""
+def _spread_out(size: int) -> Indices:
+    """Up to `PROBES` mutants, each far from the previous one, because neighbours are in the same sets."""
     evenly = np.unique(np.linspace(0, size - 1, min(size, PROBES)).astype(np.int64))
     golden = (np.sqrt(5) - 1) / 2
     return np.asarray(evenly[np.argsort(np.arange(len(evenly)) * golden % 1)])
@@ -92,7 +93,7 @@ def _lies_inside(one: Any, other: Any) -> bool:
 
 @compiled
 def _hold_all(holders: Any, held: Any, num_held: int) -> tuple[Any, int]:
-    """Which of 64 hold all that is `held`, as bits; and how many steps that took."""
+    """Which of 64 sets hold every mutant in `held`, as bits; and the number of steps taken."""
     left = ~np.uint64(0)
     for j in range(num_held):
         left &= holders[held[j]]
@@ -103,10 +104,11 @@ def _hold_all(holders: Any, held: Any, num_held: int) -> tuple[Any, int]:
 
 @compiled
 def _inside_another(words: Words, size: Indices, probes: Indices, most_steps: int) -> tuple[Bools, int]:
-    """For sets ordered by falling size: whether a larger one contains it; and how many steps that took.
+    """For each set, ordered by descending size, whether a larger one contains it; and the steps taken.
 
-    Kept sets stand in groups of 64. `sets[g, j]` has a bit for each set of group g: whether it holds mutant
-    `probes[j]`; `groups[h, j]` one for each of 64 groups: whether any of its sets does.
+    Kept sets are indexed in groups of 64, and groups in blocks of 64. `sets[g, j]` has a bit for each set of
+    group g: whether it holds mutant `probes[j]`; `groups[b, j]` has a bit for each group of block b: whether
+    any of its sets does.
     """
     count, width = words.shape
     one = np.uint64(1)
@@ -124,27 +126,27 @@ def _inside_another(words: Words, size: Indices, probes: Indices, most_steps: in
             if words[i, probes[j] >> 6] >> np.uint64(probes[j] & 63) & one:
                 held[num_held] = j
                 num_held += 1
-        num_heaps = (larger + 4095) >> 12
-        for n in range(num_heaps):
-            # Neighbours tend to lie inside the same set: begin where the last one was found.
-            heap = ((hit >> 12) + n) % num_heaps
-            some, taken = _hold_all(groups[heap], held, num_held)
+        num_blocks = (larger + 4095) >> 12
+        for n in range(num_blocks):
+            # Neighbours tend to lie inside the same set: start where the last one was found.
+            block = ((hit >> 12) + n) % num_blocks
+            some, taken = _hold_all(groups[block], held, num_held)
             steps += taken
-            group = heap << 6
+            group = block << 6
             while some and not inside[i]:
                 if some & one:
                     left, taken = _hold_all(sets[group], held, num_held)
                     steps += taken
-                    place = group << 6
-                    while left and place < larger:
+                    index = group << 6
+                    while left and index < larger:
                         if left & one:
                             steps += width
-                            if _lies_inside(words[i], words[kept[place]]):
+                            if _lies_inside(words[i], words[kept[index]]):
                                 inside[i] = True
-                                hit = place
+                                hit = index
                                 break
                         left >>= one
-                        place += 1
+                        index += 1
                 some >>= one
                 group += 1
             if inside[i]:

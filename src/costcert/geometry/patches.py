@@ -1,7 +1,7 @@
-"""Where the attacker may write.
+"""Patches: the pixels an attacker may rewrite.
 
-A patch is a set of pixels that may lie anywhere inside the image and never wraps. It is counted at the
-model's input resolution. `str()` of a value is its spelling; `parse_patch` reads it back.
+A patch is a set of pixels that may lie anywhere inside the image and never wraps. Its size is in pixels of
+the model's input. `str()` of a value is its spelling; `parse_patch` reads it back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from costcert.errors import GeometryError, SpellingError, nearest
 from costcert.geometry.sizes import ImageSize, positive_int, shown
 
-# At once; long before that many, they touch all mutants.
+# In one `Several`; far fewer already touch all mutants.
 MOST_PATCHES = 64
 
 
@@ -61,7 +61,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A `height` x `width` sticker, not turned."""
+    """A `height` x `width` sticker, not rotated."""
 
     height: int
     width: int
@@ -82,9 +82,9 @@ class Rectangle:
 
 @dataclass(frozen=True, init=False)
 class Shape:
-    """A sticker of any shape: the true pixels of `mask`, whole and inside the image.
+    """A sticker of any shape: the true pixels of `mask`, all of them inside the image.
 
-    Empty rows and columns around the mask are cut off, so that the shape reaches every border.
+    Empty rows and columns around the shape are cropped.
     """
 
     mask: tuple[tuple[bool, ...], ...]
@@ -93,10 +93,10 @@ class Shape:
         try:
             pixels = np.asarray(mask)
         except ValueError:
-            raise GeometryError("a shape is a table of pixels whose rows are equally long") from None
+            raise GeometryError("a shape must be a table of pixels whose rows have equal length") from None
         if pixels.ndim != 2 or pixels.dtype.kind not in "bui":
             raise GeometryError(
-                f"a shape is a two-dimensional table of true and false, got {pixels.dtype} of shape "
+                f"a shape must be a two-dimensional table of true and false, got {pixels.dtype} of shape "
                 f"{pixels.shape}"
             )
         pixels = pixels != 0
@@ -120,7 +120,7 @@ class Shape:
         return len(self.mask[0])
 
     def pieces(self) -> list[Piece]:
-        """The mask cut into rectangles: runs of pixels in a row, joined with equal runs below."""
+        """The mask split into rectangles: runs of pixels in a row, merged with equal runs below."""
         done: list[Piece] = []
         growing: dict[tuple[int, int], Piece] = {}
         for y, row in enumerate(self.mask):
@@ -141,7 +141,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class AreaShare:
-    """A square of so many percent of the image's area, its side rounded up: 2 % of 224x224 is 32 px."""
+    """A square of `percent` of the image's area, its side rounded up: 2 % of 224x224 is 32 px."""
 
     percent: Decimal
 
@@ -151,7 +151,7 @@ class AreaShare:
         except InvalidOperation:
             percent = Decimal("nan")
         if not (percent.is_finite() and 0 < percent <= 100):
-            raise GeometryError(f"a share of the area is above 0 and at most 100 %, got {self.percent}")
+            raise GeometryError(f"a share of the area must be above 0 and at most 100 %, got {self.percent}")
         object.__setattr__(self, "percent", percent.normalize())
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ class AreaShare:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A square of `pixels` px of an `original` px wide image, scaled with it: 2/32 is 14 px at 224."""
+    """A square of `pixels` px in an image `original` px wide, resized along with it: 2/32 is 14 px at 224."""
 
     pixels: int
     original: int
@@ -185,17 +185,17 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Several:
-    """`times` patches of one kind at once, anywhere, also overlapping."""
+    """`times` copies of one patch at once, anywhere, overlapping or not."""
 
     patch: Square | Rectangle | Shape | AreaShare | Scaled
     times: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.patch, _SINGLE):
-            raise GeometryError(f"several of what? A single patch is needed, got {self.patch!r}")
+            raise GeometryError(f"Several takes a single patch, such as Square(16), got {self.patch!r}")
         object.__setattr__(self, "times", positive_int(self.times, "the number of patches"))
         if self.times > MOST_PATCHES:
-            raise GeometryError(f"at most {MOST_PATCHES} patches at once are counted, got {self.times}")
+            raise GeometryError(f"at most {MOST_PATCHES} patches at once are supported, got {self.times}")
 
     def __str__(self) -> str:
         return f"{self.times}*{self.patch}"
@@ -248,7 +248,7 @@ def _parse(text: str) -> Patch:
         return AreaShare(Decimal(found[1]))
     if found := re.fullmatch(r"(\d{1,6})/(\d{1,6})", text):
         return Scaled(int(found[1]), int(found[2]))
-    if (found := re.fullmatch(r"shape:([01]+(?:/[01]+)*)", text)) and _equally_long(found[1].split("/")):
+    if (found := re.fullmatch(r"shape:([01]+(?:/[01]+)*)", text)) and _equal_lengths(found[1].split("/")):
         return Shape([[pixel == "1" for pixel in row] for row in found[1].split("/")])
     name = text.partition(":")[0]
     raise SpellingError(
@@ -257,7 +257,7 @@ def _parse(text: str) -> Patch:
     )
 
 
-def _equally_long(rows: list[str]) -> bool:
+def _equal_lengths(rows: list[str]) -> bool:
     return len({len(row) for row in rows}) == 1
 
 
@@ -268,10 +268,12 @@ def concrete(patch: Patch | str | int, image_size: ImageSize) -> OnePatch | Seve
     elif isinstance(patch, int | np.integer) and not isinstance(patch, bool):
         patch = Square(int(patch))
     if not isinstance(patch, (*_SINGLE, Several)):
-        raise GeometryError(f"a patch is Square(32) or a spelling like {_EXAMPLES}, got {patch!r}")
+        raise GeometryError(
+            f"a patch must be a value like Square(32) or text like {_EXAMPLES}, got {patch!r}"
+        )
     return patch.at(image_size)
 
 
 def places(patch: OnePatch, image_size: ImageSize) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The tops and the lefts a single patch may have."""
+    """The top rows and the left columns at which a single patch may lie."""
     return np.arange(image_size[0] - patch.height + 1), np.arange(image_size[1] - patch.width + 1)

@@ -1,4 +1,4 @@
-"""Image sizes, always (height, width) in pixels of the model's input."""
+"""Checked image sizes, always (height, width) in pixels of the model's input, and checked counts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from costcert.errors import GeometryError, SpellingError
 
 ImageSize = tuple[int, int]
 
-# Far above any classifier's input, far below what would exhaust memory while counting T_p.
+# Far larger than any classifier's input, and small enough for T_p to be counted in memory.
 LARGEST_SIDE = 16384
 
 
 def positive_int(value: Any, name: str, at_least: int = 1) -> int:
-    """`value` as an int, or a sentence about what it should have been."""
+    """`value` as an int of at least `at_least`; raises a `GeometryError` that calls it `name` otherwise."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise GeometryError(f"{name} must be a whole number, got {value!r}")
+        raise GeometryError(f"{name} must be an integer, got {value!r}")
     number = int(value)
     if number < at_least:
         raise GeometryError(f"{name} must be at least {at_least}, got {number}")
@@ -25,7 +25,7 @@ def positive_int(value: Any, name: str, at_least: int = 1) -> int:
 
 
 def as_image_size(value: Any) -> ImageSize:
-    """(height, width) from a pair, from one side of a square, or from text like `224` or `32x48`."""
+    """(height, width) from a pair, from the side of a square, or from text like `224` or `32x48`."""
     if isinstance(value, str):
         found = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", value.strip())
         if not found:
@@ -41,16 +41,17 @@ def as_image_size(value: Any) -> ImageSize:
         raise GeometryError(f"the image size must be (height, width), got {value!r}") from None
     size = (positive_int(height, "the image height"), positive_int(width, "the image width"))
     if max(size) > LARGEST_SIDE:
-        raise GeometryError(f"images are at most {LARGEST_SIDE} pixels a side, got {shown(size)}")
+        raise GeometryError(f"an image may have at most {LARGEST_SIDE} pixels per side, got {shown(size)}")
     return size
 
 
 def positive_ints(values: int | Iterable[int], name: str) -> list[int]:
-    """One whole number or several, each once."""
+    """One positive integer or several, without duplicates."""
     return list(
         dict.fromkeys(positive_int(each, name) for each in ([values] if isinstance(values, int) else values))
     )
 
 
 def shown(size: ImageSize) -> str:
+    """The size as text, like `224x224`."""
     return f"{size[0]}x{size[1]}"

@@ -1,12 +1,12 @@
-"""T_p: which mutants a patch touches, for every place p it may lie at.
+"""T_p: the mutants that a patch touches, for every position p at which it may lie.
 
-Nothing here is a closed form: what a mutant keeps and where the patch lies are laid side by side and
-counted, because published formulas undercount for strides (see docs/theory.md). Places with equal T_p are
-one case, and a T_p inside another is dropped: whoever controls the larger set can do all that the smaller
-allows.
+No closed form is used: the pixels that mutants keep are compared with the pixels of the patch and counted,
+because published formulas undercount for strides (see docs/theory.md). Positions with equal T_p are listed
+once, and a T_p inside another is dropped: an attacker who controls the larger set can do everything that
+the smaller one allows.
 
-The cases are handed to the defenders as a walk: from one T_p to the next only a few mutants change, so
-the clean votes follow by adding and subtracting those.
+Defenders get these sets as a walk: from one T_p to the next only a few mutants change, so the clean votes
+are updated by adding and subtracting those.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from costcert.geometry.sizes import ImageSize, shown
 
 Indices = npt.NDArray[np.int64]
 
-# Words of 64 bits that the sets of one patch may take where they have to be compared (512 MB).
+# Limit on the 64-bit words of the touched sets of one patch, where they have to be compared (512 MB).
 MOST_WORDS = 1 << 26
 
 
@@ -39,7 +39,7 @@ class Touched:
 
     Args:
         num_mutants: B.
-        places: [P, n, 2], top and left of the n patches of a case (of one place, where several are equal).
+        places: [P, n, 2], top and left of the n patches at position p, one of those with this T_p.
         budgets: [P], q_p, the size of T_p.
     """
 
@@ -72,18 +72,18 @@ class Touched:
         step = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         mutant = self.flips ^ (self.flips >> 31)
         words = np.zeros((len(self), width), np.uint64)
-        # A flip changes its bit in this row and, unless it is flipped back, in all that follow.
+        # A flip changes its bit in this row and in all later rows, until it is flipped back.
         bits = np.uint64(1) << (mutant & 63).astype(np.uint64)
         np.bitwise_xor.at(words.reshape(-1), step * width + (mutant >> 6), bits)
         return np.bitwise_xor.accumulate(words, axis=0, out=words)
 
     def lies_within(self, others: Touched) -> bool:
-        """Whether every T_p here is part of some T_p there."""
+        """Whether every T_p of this walk lies inside some T_p of `others`."""
         return all(bool((~others.words & mine == 0).all(axis=1).any()) for mine in self.words)
 
     @classmethod
     def nothing(cls, num_mutants: int) -> Touched:
-        """The attacker who writes nowhere: one case, T = {}. Certifying against it gives the rank."""
+        """A single empty touched set, T = {}: the min-k against it is the rank."""
         return cls(
             num_mutants,
             np.zeros((1, 0, 2), np.int32),
@@ -95,7 +95,7 @@ class Touched:
 
 @lru_cache(maxsize=32)
 def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> Touched:
-    """All cases of `patch` (in pixels, see `patches.concrete`) against the mutants of `ablation`."""
+    """The touched sets of `patch` (in pixels, see `patches.concrete`) among the mutants of `ablation`."""
     patch = patch.at(image_size)
     single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
     tables = _Tables(ablation.parts(image_size), single, image_size)
@@ -104,21 +104,21 @@ def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize
     try:
         words, corners = tables.sets()
         if isinstance(patch, Several):
-            words, chosen = unions.largest(words, patch.times)
+            words, chosen = unions.maximal(words, patch.times)
             corners = corners[chosen, 0]
-    except bitsets.TooLongError as many:
+    except bitsets.TooManySetsError as count:
         raise GeometryError(
-            f"{patch} against {ablation} on {shown(image_size)} makes too many cases to compare ({many}): "
-            "use fewer patches, or fewer mutants by a larger stride"
+            f"{patch} against {ablation} on {shown(image_size)} makes too many touched sets to compare "
+            f"({count}): use fewer patches, or fewer mutants by a larger stride"
         ) from None
     return _walk_sets(words, corners, tables.num_mutants)
 
 
 class _Tables:
-    """What one patch touches along each axis: T at (top, left) is a union of products of the two.
+    """The segments that one patch touches along each axis: T at (top, left) is a union of products of both.
 
-    `rows[part][piece]` is [tops, row segments], `columns[part][piece]` [lefts, column segments].
-    Tops whose touched segments lie inside another top's are left out, and so for lefts.
+    `rows[part][piece]` is [tops, row segments], `columns[part][piece]` is [lefts, column segments].
+    Tops whose touched segments lie inside those of another top are left out; the same holds for lefts.
     """
 
     def __init__(self, parts: list[Part], patch: OnePatch, image_size: ImageSize) -> None:
@@ -131,16 +131,16 @@ class _Tables:
         self.lefts, self.columns = _axis(
             [part.columns for part in parts], lefts, [(p.left, p.width) for p in pieces], image_size[1]
         )
-        # Products of maximal sides are maximal, unless a side is empty and takes the other with it.
+        # Products of maximal sets are maximal, unless one of the two is empty, which makes the product empty.
         self.is_antichain = len(pieces) == 1 and all(
             table.any(axis=1).all() for axis in (self.rows, self.columns) for part in axis for table in part
         )
 
     def route(self) -> Iterator[tuple[int, int]]:
-        """All pairs (top, left) by index, to and fro, so that one axis moves at a time."""
-        there = range(len(self.lefts))
+        """All pairs (top, left) by index, in serpentine order, so that only one axis changes per step."""
+        lefts = range(len(self.lefts))
         for y in range(len(self.tops)):
-            yield from ((y, x) for x in (there if y % 2 == 0 else reversed(there)))
+            yield from ((y, x) for x in (lefts if y % 2 == 0 else reversed(lefts)))
 
     def places(self, route: list[tuple[int, int]]) -> npt.NDArray[np.int32]:
         index = np.asarray(route, dtype=np.int64).reshape(-1, 2)
@@ -148,10 +148,10 @@ class _Tables:
         return corners[:, None, :].astype(np.int32)
 
     def sets(self) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
-        """Every distinct maximal T_p as bits, with its place."""
-        cases = len(self.tops) * len(self.lefts)
-        if cases * -(-self.num_mutants // 64) > MOST_WORDS:
-            raise bitsets.TooLongError(f"{cases:,} of {self.num_mutants:,} mutants")
+        """Every distinct maximal T_p as bits, and its top left corner."""
+        positions = len(self.tops) * len(self.lefts)
+        if positions * -(-self.num_mutants // 64) > MOST_WORDS:
+            raise bitsets.TooManySetsError(f"{positions:,} of {self.num_mutants:,} mutants")
         route = list(self.route())
         words = np.concatenate([bitsets.pack(self._mask(y, x)[None]) for y, x in route])
         keep = slice(None) if self.is_antichain else bitsets.maximal(words)
@@ -167,7 +167,7 @@ class _Tables:
         return np.concatenate(parts)
 
     def walk_grid(self) -> Touched:
-        """The walk of a rectangle, without ever writing out a whole T_p: blocks have 50,176 mutants."""
+        """The walk of a rectangle, without storing complete sets T_p: blocks have up to 50,176 mutants."""
         route = list(self.route())
         steps: list[npt.NDArray[np.int32]] = []
         offsets, budgets = [0], []
@@ -207,7 +207,7 @@ class _Tables:
 
 
 class _Axis:
-    """Touched segments of one axis by position, and how they change between two positions."""
+    """The touched segments of one axis at each position, and the changes between two positions."""
 
     def __init__(self, table: Bools) -> None:
         self._table = table
@@ -225,7 +225,7 @@ class _Axis:
 def _axis(
     families: list[list[Segment]], starts: Indices, extents: list[tuple[int, int]], axis_length: int
 ) -> tuple[Indices, list[list[Bools]]]:
-    """For each start that matters: which segments of each family each piece of the patch touches."""
+    """The starts whose touched segments are maximal, and the segments touched there by each piece."""
     tables = []
     for segments in families:
         kept = np.stack([segment.pixels(axis_length) for segment in segments])
@@ -238,7 +238,7 @@ def _axis(
 
 
 def _walk_sets(words: bitsets.Words, corners: npt.NDArray[np.int32], num_mutants: int) -> Touched:
-    """The walk through sets given as bits, in their order."""
+    """The walk through these sets, in their order."""
     flips, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
     last = np.zeros((1, num_mutants), dtype=np.bool_)
     chunk = max(1, (1 << 24) // num_mutants)

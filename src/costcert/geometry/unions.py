@@ -1,8 +1,8 @@
-"""Unions of several sets: what several patches touch at once, reduced to the maximal ones.
+"""Maximal unions of several sets: the mutants that several patches touch at once.
 
-Three out of 200 sets have a million unions, and most of them lie inside others: a patch that overlaps
-another touches more when it is moved aside. So a choice of sets is first compared with those in which one
-set gives way to one nearby, and only what that leaves is compared with all the rest.
+Choosing 3 of 200 sets gives a million unions, and most lie inside others: a patch that overlaps another
+touches more when it is moved away. So a choice of sets is first compared with those in which one set is
+replaced by a nearby one, and only the unions that remain are compared with each other.
 """
 
 from __future__ import annotations
@@ -14,52 +14,53 @@ import numpy as np
 
 from costcert.compiled import compiled, ready
 from costcert.geometry import bitsets
-from costcert.geometry.bitsets import Indices, TooLongError, Words
+from costcert.geometry.bitsets import Indices, TooManySetsError, Words
 
-# Sets nearby that are tried in place of one.
+# Nearby sets that are tried as replacements of one.
 NEAR = 8
-# Choices drawn for an estimate.
+# Sample size of an estimate.
 SAMPLE = 2000
-# Maximal unions: a defender walks through each of them for every image.
-MOST_CASES = 1 << 21
-# Words looked at while unions are joined with one more set, some seconds' worth; and words written down
-# before repeated unions are dropped (512 MB).
-MOST_JOINED = 1 << 29
-MOST_WRITTEN = 1 << 26
+# Limit on maximal unions: a defender walks through all of them for every image.
+MOST_UNIONS = 1 << 21
+# Limits on the words read while one more set is added to every union (a few seconds), and on the words stored
+# before duplicate unions are dropped (512 MB).
+MOST_READ = 1 << 29
+MOST_STORED = 1 << 26
 
 
-def largest(words: Words, times: int) -> tuple[Words, Indices]:
-    """The maximal unions of `times` of these sets, none of which lies inside another.
+def maximal(words: Words, times: int) -> tuple[Words, Indices]:
+    """The unions of `times` of these sets that lie inside no other such union.
 
-    Built set by set: a union of n sets lies inside one of a maximal union of n - 1 and one set more.
+    Built one set at a time: every union of n sets lies inside a maximal union of n - 1 sets joined with one
+    more set.
 
     Returns:
-        [m, W], the unions; and [m, times], which sets make them.
+        [m, W], the unions; and [m, times], the indices of the sets of each.
 
     Raises:
-        TooLongError: at once where a sample shows that there are too many, else once they are counted.
+        TooManySetsError: before any work if a sample shows that there are too many, otherwise while counting.
     """
     cover = covering(words, times)
     if cover is not None:
         everything = np.bitwise_or.reduce(words, axis=0)
-        return everything[None], _filled_up(cover[None], times)
-    _joinable(len(words), 1, words)
+        return everything[None], _padded(cover[None], times)
+    _refuse_long_step(len(words), 1, words)
     near = nearest(words)
     for count in range(2, times + 1):
-        cases = estimate(words, near, count)
-        _walkable(cases, "at least about ")
+        estimated = estimate(words, near, count)
+        _refuse_too_many(estimated, "at least about ")
         if count < times:
-            _joinable(cases, count, words, "at least about ")
+            _refuse_long_step(estimated, count, words, "at least about ")
     unions, chosen = words, np.arange(len(words))[:, None]
     while chosen.shape[1] < times and len(unions) > 1:
-        _joinable(len(unions), chosen.shape[1], words)
+        _refuse_long_step(len(unions), chosen.shape[1], words)
         unions, chosen = one_more(words, near, chosen)
-    _walkable(len(unions))
-    return unions, _filled_up(chosen, times)
+    _refuse_too_many(len(unions))
+    return unions, _padded(chosen, times)
 
 
 def covering(words: Words, times: int) -> Indices | None:
-    """Up to `times` sets that hold all that any set holds, always taking what adds most; None if it fails."""
+    """Up to `times` sets, chosen greedily, whose union is the union of all sets; None if that needs more."""
     missing = np.bitwise_or.reduce(words, axis=0)
     chosen: list[int] = []
     while missing.any():
@@ -71,7 +72,7 @@ def covering(words: Words, times: int) -> Indices | None:
 
 
 def nearest(words: Words) -> Indices:
-    """[n, up to NEAR], for each set the others that it has most in common with."""
+    """[n, up to NEAR], for each set the others with the largest intersection."""
     near = np.empty((len(words), min(NEAR, len(words) - 1)), dtype=np.int64)
     for i, one in enumerate(words):
         common = bitsets.sizes(words & one)
@@ -81,10 +82,11 @@ def nearest(words: Words) -> Indices:
 
 
 def estimate(words: Words, near: Indices, times: int) -> int:
-    """About how many maximal unions of `times` sets there are at least, from a sample, always the same.
+    """A rough lower bound on the number of maximal unions of `times` sets, from a sample with a fixed seed.
 
-    The sample counts choices. Where columns and rows vote together, patches may exchange their columns and
-    touch the same: each union is taken to be made by all orders of its patches.
+    The sample counts choices of sets, and several choices may give one union. Where columns and rows vote
+    together, patches can exchange their columns and still touch the same mutants, so the count is divided by
+    the orders of the patches along both axes.
     """
     choices = np.random.default_rng(0).integers(0, len(words), (SAMPLE, times))
     ready(_count_settled, lambda: _count_settled(words, near, choices[:0]))
@@ -93,40 +95,42 @@ def estimate(words: Words, near: Indices, times: int) -> int:
 
 
 def one_more(words: Words, near: Indices, choices: Indices) -> tuple[Words, Indices]:
-    """The maximal unions of one set more than there are in `choices`, and the sets that make them.
+    """The maximal unions with one set more than `choices`, and the indices of their sets.
 
     Args:
         words: [n, W], the single sets.
-        near: as `nearest` gives it.
-        choices: [m, c], which sets make each maximal union of c sets.
+        near: the result of `nearest`.
+        choices: [m, c], the indices of the sets of each maximal union of c sets.
     """
-    most = MOST_WRITTEN // (words.shape[1] + choices.shape[1] + 1)
+    most = MOST_STORED // (words.shape[1] + choices.shape[1] + 1)
     ready(_one_more, lambda: _one_more(words, near, choices[:0], most))
     unions, made = _one_more(words, near, choices, most)
     if len(unions) > most:
-        raise TooLongError(f"over {most // made.shape[1]:,} for {made.shape[1]} patches")
+        raise TooManySetsError(f"over {most // made.shape[1]:,} for {made.shape[1]} patches")
     keep = bitsets.maximal(unions)
     return unions[keep], made[keep]
 
 
-def _walkable(cases: int, prefix: str = "") -> None:
-    if cases > MOST_CASES:
-        raise TooLongError(f"{prefix}{cases:,}, and at most {MOST_CASES:,} are tried")
+def _refuse_too_many(unions: int, prefix: str = "") -> None:
+    if unions > MOST_UNIONS:
+        raise TooManySetsError(f"{prefix}{unions:,}, and the limit is {MOST_UNIONS:,}")
 
 
-def _joinable(cases: int, count: int, words: Words, prefix: str = "") -> None:
-    if cases * (count + 1) * words.size > MOST_JOINED:
-        raise TooLongError(f"{prefix}{cases:,} for {count} {'patch' if count == 1 else 'patches'} alone")
+def _refuse_long_step(unions: int, count: int, words: Words, prefix: str = "") -> None:
+    """Refuse to add one more set to each of these unions of `count` sets if that takes too long."""
+    if unions * (count + 1) * words.size > MOST_READ:
+        patches = "patch" if count == 1 else "patches"
+        raise TooManySetsError(f"{prefix}{unions:,} for {count} {patches} alone")
 
 
-def _filled_up(chosen: Indices, times: int) -> Indices:
-    """With the last set repeated where fewer than `times` will do."""
+def _padded(chosen: Indices, times: int) -> Indices:
+    """`chosen` with the last set repeated up to `times`, where fewer sets suffice."""
     return np.pad(chosen, ((0, 0), (0, times - chosen.shape[1])), mode="edge")
 
 
 @compiled
 def _improvable(words: Any, near: Any, chosen: Any, others: Any) -> bool:
-    """Whether a chosen set can give way to one nearby so that the union loses nothing and gains something."""
+    """Whether replacing one chosen set by a nearby one adds to the union without losing anything."""
     for i in range(len(chosen) - 1, -1, -1):
         others[:] = 0
         for j in range(len(chosen)):
@@ -149,7 +153,7 @@ def _improvable(words: Any, near: Any, chosen: Any, others: Any) -> bool:
 
 @compiled
 def _count_settled(words: Any, near: Any, choices: Any) -> int:
-    """How many of these choices cannot be improved."""
+    """The number of these choices that cannot be improved."""
     others = np.empty(words.shape[1], dtype=np.uint64)
     settled = 0
     for n in range(len(choices)):
@@ -159,7 +163,7 @@ def _count_settled(words: Any, near: Any, choices: Any) -> int:
 
 @compiled
 def _one_more(words: Any, near: Any, choices: Any, most: int) -> tuple[Any, Any]:
-    """All unions with one set more that cannot be improved: repeated ones and a few too many among them."""
+    """All unions with one more set that cannot be improved; some repeat, and some are not maximal."""
     count, width = words.shape
     num_chosen = choices.shape[1] + 1
     unions = np.empty((1024, width), dtype=np.uint64)
@@ -169,7 +173,7 @@ def _one_more(words: Any, near: Any, choices: Any, most: int) -> tuple[Any, Any]
     num_made = 0
     for n in range(len(choices)):
         chosen[:-1] = choices[n]
-        # The first set is the slowest index, so that neighbouring cases differ in the last alone.
+        # The first set varies slowest, so that neighbouring unions differ only in the last.
         for last in range(count):
             chosen[-1] = last
             if _improvable(words, near, chosen, others):

@@ -133,7 +133,7 @@ def examples(
     certified = {
         name: {
             (defender, str(each)): (int(part.rank(defender, each)[row]), int(part.min_k(defender, each)[row]))
-            for defender, each in part.cases
+            for defender, each in part.keys
         }
         for part in folder.shards()
         for row, name in _rows(part.image_ids, chosen)

@@ -161,7 +161,7 @@ def _summed_up(folder: Location, votes: Location | None, name: str) -> Results:
                 f"{folder} certifies the image {error.args[0]!r}, which {votes} does not hold: pass the "
                 "votes that these certificates were made from"
             ) from None
-        for case in certificates.cases:
+        for case in certificates.keys:
             by_class.add(truth, case[0], str(case[1]), certificates.rank(*case), certificates.min_k(*case))
     return Results(
         name, source.manifest, tally, None if by_class is None else by_class.finished(truths or {})

@@ -87,7 +87,7 @@ def certificates_table(certificates: Certificates) -> Any:
     """Table 2: image_id, defender, patch, rank, min_k."""
     names = pa.array(certificates.image_ids.tolist(), pa.string())
     parts = []
-    for defender, patch in certificates.cases:
+    for defender, patch in certificates.keys:
         parts.append(
             pa.table(
                 {

@@ -1,1 +1,1 @@
-"""Table 1: votes, collecting them from a model, and choosing how mutants vote."""
+"""Table 1: votes, how they are collected from a model, and how the voting is tuned."""

@@ -1,4 +1,4 @@
-"""When enough mutants have been asked: the bounds from part of the ballots decide what is to be known."""
+"""Adaptive stopping: evaluate the mutants of an image only until bounds from the known ballots decide."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize, positive_ints
 from costcert.votes.table import Votes
 
-# Into so many parts are the mutants of an image cut, one of which is asked at a time.
+# Number of parts in which the mutants of an image are evaluated, one after the other.
 _STEPS = 16
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """Is the true label in the top k, and does it stay there whatever these patches show?
+    """Stop when it is decided whether the true label is in the top k, and stays there under these patches.
 
-    Certificates of the ballots asked until this is decided answer it as those of all ballots do. For other
-    patches and other k they are as sound, but may promise less.
+    For these patches and these k, certificates of the evaluated ballots equal those of all ballots. For
+    others they are sound, but may be weaker.
     """
 
     patches: tuple[OnePatch | Several, ...]
@@ -38,11 +38,10 @@ class StoppingRule:
         return cls(tuple(concrete_patches(patches, image_size)), tuple(positive_ints(k, "k")))
 
     def decided(self, votes: Votes) -> npt.NDArray[np.bool_]:
-        """[N], images of which those ballots that are known decide it, whatever the others are."""
+        """[N], whether the known ballots of each image decide, whatever the others are."""
         done = np.ones(len(votes), dtype=np.bool_)
-        everything = np.ones(votes.ballots.shape, dtype=np.bool_)
         for patch in self.patches:
-            found = bounds(votes, patch, everything, ties=self.ties)
+            found = bounds(votes, patch, ties=self.ties)
             for k in self.ks:
                 done &= (found.rank_high <= k) | (found.rank_low > k)
                 done &= (found.min_k_high <= k) | (found.min_k_low > k)
@@ -53,7 +52,7 @@ class StoppingRule:
 
 
 def schedule(mutants: int) -> list[list[int]]:
-    """All mutants, a few at a time: first some from all over, then those halfway between them."""
+    """All mutants in batches: first some spread over the whole image, then those halfway between them."""
     order: list[int] = []
     step = 1 << max(0, (mutants - 1).bit_length())
     while step:

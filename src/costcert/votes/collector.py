@@ -1,4 +1,4 @@
-"""One question to one model about one data set: how does every mutant of every image vote?"""
+"""Evaluates a model on every mutant of every image of a dataset and collects the votes."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from costcert.datasets.base import Dataset, ImageError
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
 from costcert.models.batch_dependence import refuse_batch_dependence
-from costcert.models.classifier import Ballots, Classifier, Pixels, Soft, ballots_of
+from costcert.models.classifier import Ballots, Classifier, Pixels, ballots_of
 from costcert.votes.adaptive import StoppingRule, schedule
-from costcert.votes.defence import Defence
+from costcert.votes.defence import Defence, Soft
 from costcert.votes.probe import probe
 from costcert.votes.table import Votes
 
-# Mutants a model is asked for at once: enough to fill its batches, few enough for their logits.
+# Mutants per call of the model: enough to fill its batches, few enough to keep their logits in memory.
 _MUTANTS_AT_ONCE = 1 << 12
 _LOGITS_AT_ONCE = 1 << 24
 # Images and regions of a probe.
-_PROBED = (8, 16)
-# Images and regions that a model is tried out on before a run.
-_TRIED_OUT = (3, 4)
+_PROBE_SIZE = (8, 16)
+# Images and regions on which batch dependence is tested before a run.
+_BATCH_TEST_SIZE = (3, 4)
 _LIBRARIES = ("costcert", "numpy", "pillow", "torch", "torchvision", "timm", "onnxruntime")
 
 
 class VoteCollector:
-    """Asks a model about the mutants of images, some at a time.
+    """Evaluates a model on the mutants of images, some at a time.
 
     Args:
         soft: also make soft ballots, this way.
-        skip_corrupt: go on after an image that cannot be read.
-        until: ask an image's mutants only until this is decided.
-        try_out: first see on some of the images whether the model depends on its batch.
+        skip_corrupt: continue after an image that cannot be read.
+        until: evaluate the mutants of an image only until this rule decides.
+        try_out: first test on some of the images whether the model depends on its batch.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class VoteCollector:
     def provenance(self) -> dict[str, Any]:
         """How these votes are made, for the manifest."""
         return {
-            # How pixels are hidden stands in the classifier.
+            # The manifest keeps `hide` with the classifier.
             "model": {key: value for key, value in self.model.metadata().items() if key != "hide"},
             "data": self.dataset.metadata(),
             **({} if self.until is None else {"until": self.until.to_json()}),
@@ -76,7 +76,7 @@ class VoteCollector:
     def shards(
         self, wanted: Sequence[range], provenance: Mapping[str, Any], on_progress: Callable[[int], None]
     ) -> Iterator[Votes]:
-        """Votes of each of these ranges of images, in order."""
+        """The votes of each of these ranges of images, in order."""
         step = max(1, self.mutants_at_once // len(self.regions))
         parts = [[images[at : at + step] for at in range(0, len(images), step)] for images in wanted]
         batches = self._read_ahead([part for each in parts for part in each])
@@ -91,48 +91,48 @@ class VoteCollector:
                     read = np.stack([each for each in pixels if each is not None])
                     self._refuse_batch_dependence(read)
                     if self.until is None:
-                        self._ask(read, ballots, rows, range(len(self.regions)))
+                        self._evaluate(read, ballots, rows, range(len(self.regions)))
                         known[rows] = True
                     else:
-                        self._ask_until(read, ballots, known, rows, images)
+                        self._evaluate_until(read, ballots, known, rows, images)
                     unread[rows] = False
                 done += len(part)
                 on_progress(done)
-            # An image that could not be read counts as wrong: there is nothing left for the attacker to do.
+            # An unread image counts as wrong whatever its ballots are: none has to be left to the attacker.
             known[unread] = True
             yield self._votes(images, ballots, provenance, unread=unread, known=known)
 
     @cached_property
     def classifier(self) -> Defence:
-        """What these votes are the ballots of."""
+        """The classifier that casts these votes."""
         hide = self.model.metadata().get("hide")
         return Defence(self.ablation, hide, self.soft).with_classes(self.model.num_classes)
 
     def blank(self, provenance: Mapping[str, Any]) -> Votes:
-        """Votes of one image that no mutant has cast, for what they say of themselves."""
+        """Placeholder votes of one image, from which the manifest of a run is made."""
         return self._votes(range(1), self._blank(range(1)), provenance)
 
     def probe(self) -> dict[str, Any]:
-        """Measured on a few images and regions from all over."""
-        count, width = _PROBED
+        """The probe of a few images and regions, spread evenly."""
+        count, width = _PROBE_SIZE
         images = np.unique(np.linspace(0, len(self.dataset) - 1, count).astype(int)).tolist()
         regions = np.unique(np.linspace(0, len(self.regions) - 1, width).astype(int)).tolist()
         pixels = [read for image in images if (read := self._read(image)) is not None]
         if not pixels:
-            raise CostcertError("none of the images for the probe can be read")
+            raise CostcertError("none of the images chosen for the probe can be read")
         found = probe(self.model, np.stack(pixels), [self.regions[at] for at in regions], soft=self.soft)
         return asdict(found)
 
     def _refuse_batch_dependence(self, pixels: Pixels) -> None:
-        """Once a run, on its first images: what a model says of made-up pictures is not all it can say."""
+        """Test the model once per run, on real images: artificial ones may not show a dependence."""
         if self._try_out:
-            images, regions = _TRIED_OUT
-            places = np.unique(np.linspace(0, len(self.regions) - 1, regions).astype(int))
-            refuse_batch_dependence(self.model, pixels[:images], [self.regions[at] for at in places])
+            images, regions = _BATCH_TEST_SIZE
+            chosen = np.unique(np.linspace(0, len(self.regions) - 1, regions).astype(int))
+            refuse_batch_dependence(self.model, pixels[:images], [self.regions[at] for at in chosen])
             self._try_out = False
 
     def _blank(self, images: range) -> Ballots:
-        """Ballots of images that nobody has read: each for a wrong label, and no units."""
+        """Ballots of images that were not read: each for a wrong label, without units."""
         shape, classes = (len(images), len(self.regions)), self.model.num_classes
         wrong = (self.dataset.labels[images.start : images.stop, None] + 1) % classes
         labels = np.ascontiguousarray(np.broadcast_to(wrong, shape)).astype(np.int32)
@@ -146,7 +146,7 @@ class VoteCollector:
         )
 
     def _read_ahead(self, parts: Sequence[range]) -> Iterator[tuple[range, list[Pixels | None]]]:
-        """Pixels of one part after the other; while a model is busy with one the next is being read."""
+        """The pixels of each part, in order; the next part is read while the model evaluates this one."""
         with ThreadPoolExecutor(cores()) as readers:
             ahead = [readers.submit(self._read, image) for image in parts[0]] if parts else []
             for part, following in zip_longest(parts, parts[1:], fillvalue=range(0)):
@@ -160,29 +160,29 @@ class VoteCollector:
             if self.skip_corrupt:
                 return None
             raise ImageError(
-                f"{error}: mend or remove it, or pass --skip-corrupt (skip_corrupt=True), which counts it "
+                f"{error}: repair or remove it, or pass --skip-corrupt (skip_corrupt=True), which counts it "
                 "as wrong"
             ) from error
         pixels = self.model.prepare(picture)
         expected = (*self.model.image_size, self.model.channels)
         if pixels.shape != expected:
-            raise CostcertError(f"the model prepares pixels of shape {pixels.shape}, but takes {expected}")
+            raise CostcertError(f"the model prepares pixels of shape {pixels.shape}, expected {expected}")
         return pixels
 
-    def _ask(self, pixels: Pixels, ballots: Ballots, rows: list[int], mutants: Sequence[int]) -> None:
-        """Put what these mutants of these images say into those rows of the ballots."""
+    def _evaluate(self, pixels: Pixels, ballots: Ballots, rows: list[int], mutants: Sequence[int]) -> None:
+        """Evaluate these mutants of these images and write the results into these rows of `ballots`."""
         for start in range(0, len(mutants), self.mutants_at_once):
             some = list(mutants[start : start + self.mutants_at_once])
             logits = self.model.logits(pixels, [self.regions[mutant] for mutant in some])
             expected = (len(pixels), len(some), self.model.num_classes)
             if logits.shape != expected:
-                raise CostcertError(f"the model gives logits of shape {logits.shape}, expected {expected}")
+                raise CostcertError(f"the model returns logits of shape {logits.shape}, expected {expected}")
             columns: Any = zip(ballots, ballots_of(logits, self.soft), strict=True)
-            for mine, theirs in columns:
-                if mine is not None:
-                    mine[np.array(rows)[:, None], some] = theirs
+            for stored, new in columns:
+                if stored is not None:
+                    stored[np.array(rows)[:, None], some] = new
 
-    def _ask_until(
+    def _evaluate_until(
         self,
         pixels: Pixels,
         ballots: Ballots,
@@ -190,16 +190,16 @@ class VoteCollector:
         rows: list[int],
         images: range,
     ) -> None:
-        """Ask mutants from all over first and those between them later, each image until it is decided."""
+        """Evaluate mutants in the order of `schedule`, for each image until the stopping rule decides."""
         assert self.until is not None
         undecided = np.arange(len(rows))
         for mutants in schedule(len(self.regions)):
             open_rows = np.array(rows)[undecided]
-            self._ask(pixels[undecided], ballots, open_rows.tolist(), mutants)
+            self._evaluate(pixels[undecided], ballots, open_rows.tolist(), mutants)
             known[open_rows[:, None], mutants] = True
-            chosen: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
+            selected: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
             truth = self.dataset.labels[images.start : images.stop][open_rows]
-            votes = self._table(chosen, truth, known=known[open_rows])
+            votes = self._table(selected, truth, known=known[open_rows])
             undecided = undecided[~self.until.decided(votes)]
             if not len(undecided):
                 return
@@ -233,18 +233,18 @@ class VoteCollector:
 
 
 def _check_classes(model: Classifier, dataset: Dataset) -> None:
-    """A label must mean the same to both."""
+    """Refuse a model and a dataset whose labels mean different classes."""
     names, known = dataset.class_names, model.class_names
     if dataset.num_classes > model.num_classes or (names and len(names) != model.num_classes):
         raise CostcertError(
-            f"{dataset.name} has {dataset.num_classes} classes, but the model tells {model.num_classes} "
-            "apart: use a model that was trained on these classes"
+            f"{dataset.name} has {dataset.num_classes} classes, but the model has {model.num_classes}: use a "
+            "model that was trained on these classes"
         )
     if names and known and names != known:
-        at = next(at for at, (mine, theirs) in enumerate(zip(names, known, strict=True)) if mine != theirs)
+        at = next(at for at, (one, other) in enumerate(zip(names, known, strict=True)) if one != other)
         raise CostcertError(
-            f"class {at} is {names[at]!r} in {dataset.name}, but {known[at]!r} to the model: "
-            "name the classes alike, in the same order"
+            f"class {at} is {names[at]!r} in {dataset.name}, but {known[at]!r} in the model: "
+            "use the same class names in the same order"
         )
 
 

@@ -1,7 +1,7 @@
-"""Which classifier is certified: all that turns the logits of a network into a list of labels.
+"""The classifier that is certified: everything that turns the logits of a network into a list of labels.
 
-It is described here and nowhere else. The manifests of votes and certificates hold it, and whatever
-certifies, checks, deploys, attacks, tunes or shows reads it from there, so that no two parts can mean
+It is described only here. The manifests of votes and certificates store it, and everything that certifies,
+checks, deploys, attacks, tunes or displays reads it from there, so that no two parts of the program can mean
 different classifiers.
 """
 
@@ -16,7 +16,7 @@ from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.patches import Patch, parse_patch
 from costcert.geometry.sizes import positive_int
 
-# The units a soft ballot may spread, unless said otherwise: probabilities in steps of 1/65536.
+# Default cap of a soft ballot: probabilities in steps of 1/65536.
 UNITS = 65536
 
 TIES = ("against", "lowest")
@@ -24,11 +24,11 @@ TIES = ("against", "lowest")
 
 @dataclass(frozen=True)
 class Soft:
-    """How a soft ballot is made: softmax at a temperature, its best labels, rounded downwards to units.
+    """How a soft ballot is made: softmax at a temperature, its best labels, rounded down to units.
 
     Args:
-        temperature: small ones come close to a hard ballot; None where the ballots were made elsewhere.
-        best: j, the labels that are kept.
+        temperature: a low one is close to a hard ballot; None if the ballots were made elsewhere.
+        best: j, the number of labels that are kept.
         cap: U, the most units of a ballot.
     """
 
@@ -38,7 +38,7 @@ class Soft:
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not 0 < self.temperature < float("inf"):
-            raise CostcertError(f"a temperature is above 0, got {self.temperature}")
+            raise CostcertError(f"the temperature must be above 0, got {self.temperature}")
         positive_int(self.best, "the number of labels of a soft ballot")
         positive_int(self.cap, "the cap of a soft ballot")
 
@@ -49,16 +49,15 @@ class Soft:
 
 @dataclass(frozen=True)
 class Defence:
-    """The classifier that is certified, all but its network.
+    """The classifier that is certified, except for its network.
 
     Args:
         ablation: which mutants vote.
-        hide: how the network is shown what a mutant does not keep; None where votes come from elsewhere.
-        soft: how ballots are made; None for hard ones.
-        defender: who ranks labels by the ballots; None where votes are not ranked yet, or by several.
-        mask: the patch a masking defender masks for; None where it masks for the patch it is certified
-            against.
-        ties: `against` where every tie counts as lost, `lowest` where it goes to the lowest label.
+        hide: how hidden pixels are shown to the network; None if the votes come from elsewhere.
+        soft: how soft ballots are made; None for hard ones.
+        defender: the defender that ranks the labels; None if the votes are ranked by none yet, or by several.
+        mask: the patch that a masking defender masks for; None if it is the patch it is certified against.
+        ties: `against` if every tie counts as lost, `lowest` if it goes to the lowest label.
     """
 
     ablation: Ablation
@@ -78,7 +77,7 @@ class Defence:
         return f"{self.ablation}, {self.soft or 'hard ballots'}{ranked}"
 
     def with_classes(self, num_classes: int) -> Defence:
-        """A soft ballot names no more labels than there are."""
+        """The same classifier, with at most `num_classes` labels per soft ballot."""
         if self.soft is None or self.soft.best <= num_classes:
             return self
         return replace(self, soft=replace(self.soft, best=num_classes))
@@ -95,11 +94,11 @@ class Defence:
 
     @classmethod
     def from_json(cls, content: Any, where: str) -> Defence:
-        """What `to_json` gave, or a sentence about what is wrong in the manifest `where`."""
+        """Reads the result of `to_json`; errors name the manifest `where`."""
         try:
             soft, mask, hide, defender = (content[key] for key in ("soft", "mask", "hide", "defender"))
             if not all(value is None or isinstance(value, str) for value in (mask, hide, defender)):
-                raise TypeError("names should be text")
+                raise TypeError("mask, hide and defender must be text")
             return cls(
                 parse_ablation(content["ablation"]),
                 hide,
@@ -115,5 +114,5 @@ class Defence:
 def _soft(content: Mapping[str, Any]) -> Soft:
     temperature = content["temperature"]
     if isinstance(temperature, bool) or not isinstance(temperature, int | float | None):
-        raise TypeError(f"a temperature of {temperature!r}")
+        raise TypeError(f"the temperature must be a number, got {temperature!r}")
     return Soft(None if temperature is None else float(temperature), content["best"], content["cap"])

@@ -1,15 +1,15 @@
-"""How far a model's logits move when nothing but the way of computing them changes.
+"""Numerical probe: how far the logits of a model move if only the way of computing them changes.
 
-Sums of floating-point numbers depend on their order, and the order on batch size, thread count and device. A
-mutant whose two best logits are close may therefore vote differently tomorrow. If no logit moves by more
-than δ, two logits can approach each other by 2δ: a margin above ε = 2δ decides the label whatever happens.
-δ is the largest movement seen here, on some mutants and on this device, times a safety factor for all that
-were not tried; it is measured, not proved.
+Sums of floating-point numbers depend on their order, which depends on batch size, thread count and device. A
+mutant whose two best logits are close may therefore vote differently in another run. If no logit moves by
+more than δ, the difference of two logits changes by at most 2δ, so a label whose margin exceeds ε = 2δ
+cannot change. δ is the largest movement measured on some mutants on this device, times a safety factor for
+those that were not tried; it is measured, not proved.
 
-A soft ballot names its j best labels. Where the j-th and the next logit are within ε, they may change places,
-and a whole entry moves from one label to the other: such a ballot is as uncertain as a hard one within ε. All
-others name the same labels whatever happens, and τ, twice the largest change of any label's units times the
-safety factor, is measured on those.
+A soft ballot names its j best labels. If the j-th and the next logit are within ε, they may swap order, and
+the units of one label move to the other: such a ballot is as uncertain as a hard one with a margin within ε.
+All other soft ballots keep their labels, and τ is measured on those: twice the largest change of any label's
+units, times the safety factor.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ import numpy.typing as npt
 
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Region
-from costcert.models.classifier import Classifier, Logits, Pixels, Soft, ballots_of
+from costcert.models.classifier import Classifier, Logits, Pixels, ballots_of
+from costcert.votes.defence import Soft
 
-# Mutants and ways that were not tried may move further than those that were.
+# Safety factor: other mutants, or other ways of computing, may move further than those that were tried.
 SAFETY = 4
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was measured; goes into the manifest of votes.
+    """The result of a probe, for the manifest of votes.
 
     Args:
-        epsilon: a hard ballot with at most this margin, or a soft one with at most this cut, may be another.
+        epsilon: a hard ballot with at most this margin, or a soft one with at most this cut, may change.
         tau: units by which any other soft ballot may be off, per label.
-        mutants: how many were tried.
-        flips: how many of them changed their label.
-        shifts: the largest movement of any logit, by what was changed.
+        mutants: the number of mutants that were tried.
+        flips: the number of them whose label changed.
+        shifts: the largest movement of any logit, for each way of computing.
     """
 
     epsilon: float
@@ -51,10 +52,10 @@ class Probe:
 
 
 def probe(model: Classifier, images: Pixels, regions: Sequence[Region], *, soft: Soft | None = None) -> Probe:
-    """Ask the same mutants in several ways and compare.
+    """Evaluate the same mutants in several ways and compare the logits.
 
     Args:
-        images: [N, H, W, C], as `model.prepare` gives them; a few are enough.
+        images: [N, H, W, C], the results of `model.prepare`; a few are enough.
         soft: how soft ballots are made, for tau.
     """
     if len(images) == 0 or not regions:
@@ -64,17 +65,17 @@ def probe(model: Classifier, images: Pixels, regions: Sequence[Region], *, soft:
     flipped = np.zeros(labels.shape, dtype=np.bool_)
     moved = np.zeros(labels.shape, dtype=np.int64)
     shifts: dict[str, float] = {}
-    for name, ask in _ways(model, images, regions):
-        other = ask()
+    for name, evaluate in _ways(model, images, regions):
+        other = evaluate()
         shifts[name] = float(np.abs(other.astype(np.float64) - usual).max())
         flipped |= other.argmax(axis=-1) != labels
         np.maximum(moved, np.abs(_units(other, soft) - units).max(axis=-1), out=moved)
     epsilon = 2 * SAFETY * max(shifts.values())
     cuts = ballots_of(usual, soft).cuts
-    lasting = moved[cuts > epsilon] if cuts is not None else moved[:0]
+    certain = moved[cuts > epsilon] if cuts is not None else moved[:0]
     return Probe(
         epsilon=epsilon,
-        tau=0 if soft is None else min(2 * SAFETY * int(lasting.max(initial=0)), soft.cap),
+        tau=0 if soft is None else min(2 * SAFETY * int(certain.max(initial=0)), soft.cap),
         mutants=labels.size,
         flips=int(flipped.sum()),
         shifts=shifts,
@@ -84,13 +85,14 @@ def probe(model: Classifier, images: Pixels, regions: Sequence[Region], *, soft:
 def _ways(
     model: Classifier, images: Pixels, regions: Sequence[Region]
 ) -> Iterator[tuple[str, Callable[[], Logits]]]:
+    """Ways of computing the same logits, by name."""
     everything = partial(model.logits, images, regions)
     yield "once more", everything
     yield "in reverse order", lambda: _reversed(model.logits(_reversed(images), regions[::-1]), axes=2)
     yield "one image at a time", partial(_in_parts, model, images, regions, len(regions))
     yield "three mutants at a time", partial(_in_parts, model, images, regions, 3)
     yield "one mutant at a time", partial(_in_parts, model, images, regions, 1)
-    # Only torch can change its threads while a model is in use.
+    # Only torch can change its number of threads while a model is loaded.
     if "torch" in sys.modules:
         for count in (1, 2, 4):
             yield f"threads: {count}", partial(_with_threads, count, everything)
@@ -113,7 +115,7 @@ def _in_parts(model: Classifier, images: Pixels, regions: Sequence[Region], widt
 
 
 def _units(logits: Logits, soft: Soft | None) -> npt.NDArray[np.int64]:
-    """[..., L], what each label gets of the soft ballots."""
+    """[..., L], the units that the soft ballots give to each label."""
     units = np.zeros(logits.shape, dtype=np.int64)
     made = ballots_of(logits, soft)
     if made.soft_labels is not None and made.soft_units is not None:
@@ -121,11 +123,11 @@ def _units(logits: Logits, soft: Soft | None) -> npt.NDArray[np.int64]:
     return units
 
 
-def _with_threads(count: int, ask: Callable[[], Logits]) -> Logits:
+def _with_threads(count: int, evaluate: Callable[[], Logits]) -> Logits:
     torch = sys.modules["torch"]
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        return ask()
+        return evaluate()
     finally:
         torch.set_num_threads(before)

@@ -1,10 +1,10 @@
-"""Votes: table 1, what every mutant of every image voted for, and what is known about each ballot.
+"""Votes (table 1): the ballot of every mutant of every image, and which ballots are known.
 
-A ballot is hard (one label) or soft (at most `cap` units spread over some labels). A hard ballot is a soft
-one with a cap of one unit, and everything to the right of this table treats it so.
+A ballot is hard (one label) or soft (at most `cap` units spread over some labels). Defenders treat a hard
+ballot as a soft one with a cap of one unit.
 
-A ballot is known (its mutant was evaluated, and another machine would say the same), or it is the attacker's.
-That is one mask, `known`, and it goes wherever the ballots go.
+A ballot is known if its mutant was evaluated and another machine would get the same result. All other ballots
+belong to the attacker. One mask, `known`, records this, and every copy of the votes carries it.
 """
 
 from __future__ import annotations
@@ -22,41 +22,51 @@ from costcert.geometry.ablations import Ablation, parse_ablation, positions
 from costcert.geometry.sizes import ImageSize, as_image_size, positive_int, shown
 from costcert.votes.defence import UNITS as UNITS
 from costcert.votes.defence import Defence, Soft
+from costcert.votes.validation import (
+    Labels,
+    as_distances,
+    as_image_ids,
+    as_integers,
+    as_labels,
+    as_mask,
+    as_soft_ballots,
+    class_count,
+    table_shape,
+)
 
-Labels = npt.NDArray[np.int32]
-
-# Sums of prices stay below 2**62 within these, so no kernel overflows.
-LARGEST_CAP = 1 << 30
-MOST_CLASSES = 1 << 24
-MOST_UNITS = 1 << 60
-
-# What each image has of its own, and of that what each of its mutants has.
+# Fields whose first axis is images, and those whose second axis is mutants.
 _PER_IMAGE = ("ballots", "truth", "image_ids", "margins", "cuts", "unread", "known", "labels", "units")
 _PER_MUTANT = ("ballots", "margins", "cuts", "known", "labels", "units")
-# What these are where they say nothing.
-_UNSAID = {"unread": False, "known": True}
+# The value of every entry of a mask that is None.
+_MASK_DEFAULTS = {"unread": False, "known": True}
+_MARGIN = "best logit minus second best"
+_CUT = "the lowest logit of a soft ballot's labels minus the highest of the others"
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Votes:
-    """Ballots of N images, with the truth and the geometry they were made with. Frozen: see `replace`.
+    """Ballots of N images with their true labels and their geometry. Frozen: `replace` makes a changed copy.
 
     Args:
         ballots: [N, B], the label each mutant votes for.
         truth: [N], the true label.
         num_classes: L; labels are 0 … L-1.
-        ablation: what each mutant kept, a value or its spelling.
+        ablation: the pixels each mutant keeps, a value or its spelling.
         image_size: (height, width) at the model's input.
-        image_ids: [N] names that stay the same from run to run; counted by default.
-        class_names: L names, for people.
-        margins: [N, B], best minus second logit, for telling which hard ballots are numerically uncertain.
-        cuts: [N, B], the last logit that a soft ballot names minus the first it does not, for the same.
+        image_ids: [N], names that stay the same from run to run; numbers by default.
+        class_names: L names, for display.
+        margins: [N, B], best minus second logit; a small margin makes a hard ballot numerically uncertain.
+        cuts: [N, B], the lowest logit among the labels of a soft ballot minus the highest among the others;
+            a small cut makes a soft ballot numerically uncertain.
         unread: [N], images that could not be read. They stay in every denominator and count as wrong.
-        known: [N, B], ballots that were cast and are trusted, all by default. What the others hold is never
-            looked at: in every certificate they belong to the attacker.
+        known: [N, B], ballots that were evaluated and are trusted, all by default. The values of the others
+            are never used: in every certificate they belong to the attacker.
         tau: units by which any known soft ballot may be off, per label.
-        hide: how the network was shown what a mutant does not keep, where that is known.
-        provenance: how the votes were made; goes into the manifest.
+        hide: how hidden pixels were shown to the network; None if unknown.
+        provenance: how the votes were made, for the manifest.
+        recipe: how soft ballots are made; None for hard ballots. `Votes.soft` sets this and the next two.
+        labels: [N, B, j], the labels of each soft ballot.
+        units: [N, B, j], the units that each of them gets.
     """
 
     ballots: Labels
@@ -73,7 +83,6 @@ class Votes:
     tau: int
     hide: str | None
     provenance: Mapping[str, Any]
-    # Of soft ballots: how they are made, [N, B, j] labels and the units each gets.
     recipe: Soft | None
     labels: Labels | None
     units: npt.NDArray[np.int32] | None
@@ -99,13 +108,11 @@ class Votes:
         labels: npt.ArrayLike | None = None,
         units: npt.ArrayLike | None = None,
     ) -> None:
-        classes = positive_int(num_classes, "the number of classes")
-        if classes > MOST_CLASSES:
-            raise VotesError(f"at most {MOST_CLASSES:,} classes are possible, got {classes:,}")
+        classes = class_count(num_classes)
         kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
         size = as_image_size(image_size)
         hard = as_labels(ballots, "ballots", classes)
-        shape = _table_shape(hard, kept, size)
+        shape = table_shape(hard, kept, size)
         truths = as_labels(truth, "truth", classes)
         if truths.shape != shape[:1]:
             raise VotesError(f"got ballots of {shape[0]} images, but truth of shape {truths.shape}")
@@ -113,11 +120,11 @@ class Votes:
         if names is not None and len(names) != classes:
             raise VotesError(f"got {len(names)} class names for {classes} classes")
         if recipe is not None:
-            labels, units = _soft_ballots(labels, units, recipe, classes, shape)
+            labels, units = as_soft_ballots(labels, units, recipe, classes, shape)
         elif labels is not None or units is not None:
-            raise VotesError("labels and units are of soft ballots: use Votes.soft")
-        off = positive_int(tau, "tau", at_least=0)
-        if off and recipe is None:
+            raise VotesError("labels and units need soft ballots: use Votes.soft")
+        tau = positive_int(tau, "tau", at_least=0)
+        if tau and recipe is None:
             raise VotesError("tau is in units of soft ballots, but these votes are hard: use epsilon")
         self._set(
             ballots=hard,
@@ -125,14 +132,14 @@ class Votes:
             num_classes=classes,
             ablation=kept,
             image_size=size,
-            image_ids=_names(image_ids, shape[0]),
+            image_ids=as_image_ids(image_ids, shape[0]),
             class_names=names,
-            margins=_distances(margins, "margins", shape, "best logit minus second best"),
-            cuts=_distances(cuts, "cuts", shape, "the last logit named minus the first that is not"),
-            unread=_mask(unread, "unread", shape[:1], "images"),
-            known=_mask(known, "known", shape, "ballots"),
-            # A shift of a whole ballot already makes every label equal; more would only overflow.
-            tau=off if recipe is None else min(off, recipe.cap),
+            margins=None if margins is None else as_distances(margins, "margins", shape, _MARGIN),
+            cuts=None if cuts is None else as_distances(cuts, "cuts", shape, _CUT),
+            unread=None if unread is None else as_mask(unread, "unread", shape[:1], "images"),
+            known=None if known is None else as_mask(known, "known", shape, "ballots"),
+            # A tau of `cap` already makes all labels equal; a larger one could overflow.
+            tau=tau if recipe is None else min(tau, recipe.cap),
             hide=hide,
             provenance=dict(provenance or {}),
             recipe=recipe,
@@ -141,12 +148,12 @@ class Votes:
         )
 
     def _set(self, **content: Any) -> None:
-        """Keep this; masks that say nothing are left out, and nobody can write to the arrays."""
+        """Set all fields: arrays become read-only, and masks that hold only their default become None."""
         for field in fields(self):
             value = content[field.name]
             if isinstance(value, np.ndarray):
-                unsaid = _UNSAID.get(field.name)
-                value = None if unsaid is not None and (value == unsaid).all() else read_only(value)
+                default = _MASK_DEFAULTS.get(field.name)
+                value = None if default is not None and (value == default).all() else read_only(value)
             elif field.name == "provenance":
                 value = MappingProxyType(dict(value))
             object.__setattr__(self, field.name, value)
@@ -167,16 +174,16 @@ class Votes:
         """Soft ballots: mutant i of image n gives `units[n, i, s]` units to `labels[n, i, s]`.
 
         Args:
-            cap: U, the most units that one mutant may give; what the attacker gets per touched mutant.
-            temperature: of the softmax they were made with, where that is known.
-            ballots: [N, B], the hard ballots beside them; each mutant's best label by default.
+            cap: U, the most units one mutant may give, and what the attacker gets per touched mutant.
+            temperature: of the softmax; None if unknown.
+            ballots: [N, B], the hard ballots; the label with the most units of each mutant by default.
             more: as for `Votes`.
         """
         spread = as_labels(labels, "labels", positive_int(num_classes, "the number of classes"))
-        given = as_whole_numbers(units, "units")
+        given = as_integers(units, "units")
         if spread.ndim != 3 or spread.shape != given.shape or spread.shape[2] == 0:
             raise VotesError(
-                "soft ballots are labels and units of one shape [images, mutants, labels a mutant], "
+                "soft ballots need labels and units of one shape [images, mutants, labels per mutant], "
                 f"got {spread.shape} and {given.shape}"
             )
         if ballots is None:
@@ -186,7 +193,7 @@ class Votes:
 
     @classmethod
     def joined(cls, parts: Sequence[Votes]) -> Votes:
-        """Votes of the images of all parts, in order, that were made alike."""
+        """The votes of the images of all parts, in order; the parts were made the same way."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -195,15 +202,17 @@ class Votes:
             values = [getattr(part, name) for part in parts]
             if all(value is None for value in values):
                 continue
-            if name in _UNSAID:
+            if name in _MASK_DEFAULTS:
                 values = [
-                    np.full(part.ballots.shape if name in _PER_MUTANT else len(part), _UNSAID[name])
+                    np.full(part.ballots.shape if name in _PER_MUTANT else len(part), _MASK_DEFAULTS[name])
                     if value is None
                     else value
                     for part, value in zip(parts, values, strict=True)
                 ]
             if any(value is None for value in values):
-                raise VotesError(f"some of these votes have {name}, some have none: they were not made alike")
+                raise VotesError(
+                    f"only some of these votes have {name}: join votes that were made the same way"
+                )
             content[name] = np.concatenate(values)
         return cls(**content)
 
@@ -227,28 +236,28 @@ class Votes:
 
     @property
     def cap(self) -> int:
-        """U, the most units a mutant gives: one where ballots are hard."""
+        """U, the most units a mutant may give: 1 for hard ballots."""
         return 1 if self.recipe is None else self.recipe.cap
 
     @property
     def classifier(self) -> Defence:
-        """What these are the ballots of; nobody has ranked them yet."""
+        """The classifier that cast these ballots, without a defender."""
         return Defence(self.ablation, self.hide, self.recipe)
 
     def replace(self, **changes: Any) -> Votes:
-        """A copy in which these fields are others; everything is checked as in a new table."""
+        """A copy with these fields changed; everything is validated as in a new table."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
         return Votes(**{**content, **changes})
 
     def under(self, classifier: Defence) -> Votes:
-        """The ballots that this classifier counts, of those that were cast.
+        """The votes of this classifier, derived from these.
 
-        A smaller set of mutants was fixed before any image was seen, and a hard ballot is cast beside every
-        soft one. Nothing else can be had without evaluating the network again.
+        It may use a subset of the mutants, or the hard ballots that are stored with soft ones. Anything else
+        needs the network to be evaluated again.
         """
         if classifier.hide != self.hide:
             raise VotesError(
-                f"these mutants were shown by {self.hide!r}, not by {classifier.hide!r}: vote again"
+                f"these votes were cast with hide={self.hide!r}, not hide={classifier.hide!r}: vote again"
             )
         votes = self if classifier.ablation == self.ablation else self.select(classifier.ablation)
         if classifier.soft == votes.recipe:
@@ -257,62 +266,62 @@ class Votes:
             return votes.hard()
         cast = self.recipe or "hard ballots"
         raise VotesError(
-            f"these votes are {cast}, and nothing makes {classifier.soft} of them: vote once more, softly at "
-            "that temperature and with as many labels"
+            f"these votes are {cast}, which cannot be turned into {classifier.soft}: vote again with those "
+            "soft ballots"
         )
 
     def hard(self) -> Votes:
-        """The same votes without their soft ballots."""
+        """The votes with hard ballots only."""
         return self._copied(recipe=None, labels=None, units=None, cuts=None, tau=0)
 
     def tempered(self, power: float) -> Votes:
-        """An estimate of the same mutants with soft ballots of another temperature: shares to `power`.
+        """An estimate of the soft ballots at another temperature: shares raised to `power`, then normalised.
 
-        A power above 1 sharpens: the temperature is divided by it. What a ballot gave to no label counts as
-        one more label, so that a power of 1 changes nothing and a ballot never gives more than its cap.
-        Labels that were cut off or rounded away are missing, so these are not the ballots that the network
-        would cast: good for choosing a temperature, but nothing can deploy them.
+        The temperature is divided by `power`, so a power above 1 sharpens. Units that a ballot gave to no
+        label count as one more label, so that a power of 1 changes nothing and a ballot never exceeds its
+        cap. Labels that were cut off or rounded to zero are missing, so these are not the ballots that the
+        network would cast: use them to choose a temperature, they cannot be deployed.
         """
         if self.recipe is None or self.units is None:
-            raise VotesError("these votes are hard, and hard ballots have no temperature: vote softly")
+            raise VotesError("these votes are hard, and hard ballots have no temperature: vote with --soft")
         if not 0 < power < float("inf"):
-            raise VotesError(f"a power is above 0, got {power}")
+            raise VotesError(f"the power must be above 0, got {power}")
         share = self.units / self.cap
         rest = np.clip(1 - share.sum(axis=2, keepdims=True), 0, None)
         raised = share**power
         total = raised.sum(axis=2, keepdims=True) + rest**power
-        # A share that is a whole number of units may come out a hair below it.
+        # Rounding can leave a share just below an integer number of units; the small term corrects that.
         units = np.floor(raised / np.where(total > 0, total, 1) * self.cap + 1e-6).astype(np.int32)
-        # Ballots of no temperature that could be named.
+        # None marks an estimate: no network casts these ballots at any temperature.
         return self._copied(units=units, recipe=Soft(None, self.recipe.best, self.cap))
 
     def take(self, images: Any) -> Votes:
         """The votes of some images, by slice, indices or mask."""
-        mine = {name: getattr(self, name) for name in _PER_IMAGE}
-        part = {name: None if value is None else value[images] for name, value in mine.items()}
+        content = {name: getattr(self, name) for name in _PER_IMAGE}
+        part = {name: None if value is None else value[images] for name, value in content.items()}
         if len(self.truth[images]) == 0:
-            raise VotesError("no image is left")
+            raise VotesError("votes need at least one image, and none was selected")
         return self._copied(**part)
 
     def select(self, ablation: Ablation | str) -> Votes:
-        """The votes that `ablation` would have given, out of these: no mutant is evaluated again."""
+        """The votes of a subset of the mutants, those of `ablation`."""
         wanted = parse_ablation(ablation) if isinstance(ablation, str) else ablation
         chosen = positions(wanted, self.ablation, self.image_size)
-        mine = {name: getattr(self, name) for name in _PER_MUTANT}
-        part = {name: None if value is None else value[:, chosen] for name, value in mine.items()}
+        content = {name: getattr(self, name) for name in _PER_MUTANT}
+        part = {name: None if value is None else value[:, chosen] for name, value in content.items()}
         return self._copied(ablation=wanted, **part)
 
     def require_complete(self, what: str) -> Votes:
-        """These votes, if every ballot is known: `what` needs them all."""
+        """These votes if every ballot is known, otherwise an error: `what` names the user of all ballots."""
         if self.known is not None:
             raise VotesError(
-                f"{what} needs the ballots of all mutants, and some were not evaluated or are not trusted: "
-                "vote in full"
+                f"{what} needs the ballots of all mutants, but some were not evaluated or are not trusted: "
+                "vote with all mutants"
             )
         return self
 
     def _copied(self, **changes: Any) -> Votes:
-        """As `replace`, where what changes is taken from what was checked before."""
+        """As `replace`, without validation: for changes derived from fields that are already valid."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
         copy = object.__new__(Votes)
         copy._set(**{**content, **changes})
@@ -320,126 +329,7 @@ class Votes:
 
 
 def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A view in one piece that nobody can write to."""
+    """A contiguous, read-only view of the array."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
-
-
-def _table_shape(ballots: Labels, ablation: Ablation, image_size: ImageSize) -> tuple[int, int]:
-    """(N, B), if there is an image and each has a ballot of every mutant."""
-    mutants = ablation.count(image_size)
-    if ballots.ndim != 2:
-        raise VotesError(f"ballots have the shape [images, mutants], got {ballots.shape}")
-    if ballots.shape[1] != mutants:
-        raise VotesError(
-            f"got {ballots.shape[1]} ballots per image, but {ablation} on {shown(image_size)} "
-            f"makes {mutants}: pass the ablation these votes were made with"
-        )
-    if len(ballots) == 0:
-        raise VotesError("the votes hold no image: at least one is needed")
-    return len(ballots), mutants
-
-
-def _soft_ballots(
-    labels: Any, units: Any, recipe: Soft, num_classes: int, shape: tuple[int, int]
-) -> tuple[Labels, npt.NDArray[np.int32]]:
-    """Labels and units of every mutant, none of which gives more than the cap."""
-    spread, given = as_labels(labels, "labels", num_classes), as_whole_numbers(units, "units")
-    expected = (*shape, recipe.best)
-    if spread.shape != expected or given.shape != expected:
-        raise VotesError(
-            f"soft ballots have labels and units of shape {expected}, got {spread.shape} and {given.shape}"
-        )
-    if recipe.cap > LARGEST_CAP:
-        raise VotesError(f"the cap of a soft ballot is at most {LARGEST_CAP}, got {recipe.cap}")
-    if given.min() < 0:
-        raise VotesError(f"units are not negative, got {given.min()}")
-    # One by one first: a sum of numbers that large could come round to a small one.
-    most = int(given.max())
-    if most <= recipe.cap:
-        most = int(given.sum(axis=2, dtype=np.int64).max())
-    if most > recipe.cap:
-        raise VotesError(f"a mutant gives {most} units, but the cap is {recipe.cap}: quantise downwards")
-    if shape[1] * num_classes * recipe.cap > MOST_UNITS:
-        raise VotesError(
-            f"{shape[1]} mutants of {recipe.cap} units for {num_classes} classes are more than "
-            "can be added up exactly: use a smaller cap"
-        )
-    return spread, given.astype(np.int32)
-
-
-def as_whole_numbers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """An array of integers; floats are taken where every one of them is whole."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise VotesError(f"{name} must be a rectangular array of whole numbers") from None
-    if array.dtype.kind in "iu":
-        return array
-    if array.dtype.kind != "f":
-        raise VotesError(f"{name} must be whole numbers, got {array.dtype}")
-    if not np.isfinite(array).all():
-        raise VotesError(f"{name} must be whole numbers, got NaN or infinity")
-    if (array != np.floor(array)).any():
-        fraction = array[array != np.floor(array)].flat[0]
-        raise VotesError(f"{name} must be whole numbers, got {fraction}")
-    if array.size and np.abs(array).max() >= 2**53:
-        raise VotesError(f"{name} must be exact whole numbers, got {np.abs(array).max():g}")
-    return array.astype(np.int64)
-
-
-def as_labels(values: npt.ArrayLike, name: str, num_classes: int) -> Labels:
-    """Labels 0 … num_classes-1 as int32, or a sentence about the first that is none."""
-    array = as_whole_numbers(values, name)
-    if array.size and (array.min() < 0 or array.max() >= num_classes):
-        wrong = (array < 0) | (array >= num_classes)
-        at = ", ".join(str(i) for i in np.argwhere(wrong)[0])
-        raise VotesError(
-            f"{name}[{at}] is {array[wrong].flat[0]}, but {num_classes} classes are labelled "
-            f"0 to {num_classes - 1}"
-        )
-    return array.astype(np.int32)
-
-
-def _distances(
-    values: npt.ArrayLike | None, name: str, shape: tuple[int, int], meaning: str
-) -> npt.NDArray[np.float32] | None:
-    if values is None:
-        return None
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiu":
-        raise VotesError(f"{name} must be numbers, got {array.dtype}")
-    if array.shape != shape:
-        raise VotesError(f"got {name} of shape {array.shape} for ballots of shape {shape}")
-    with np.errstate(over="ignore"):
-        # A distance beyond all bounds is as good as infinite.
-        array = array.astype(np.float32)
-    if np.isnan(array).any() or (array < 0).any():
-        raise VotesError(f"{name} are not negative and not NaN: {meaning}")
-    return array
-
-
-def _mask(
-    values: npt.ArrayLike | None, name: str, shape: tuple[int, ...], of: str
-) -> npt.NDArray[np.bool_] | None:
-    if values is None:
-        return None
-    mask = np.array(values)
-    if mask.dtype != np.bool_ or mask.shape != shape:
-        raise VotesError(
-            f"{name} is true or false for each of {' x '.join(map(str, shape))} {of}, got {mask.dtype} of "
-            f"shape {mask.shape}"
-        )
-    return mask
-
-
-def _names(image_ids: Any, count: int) -> npt.NDArray[np.str_]:
-    if image_ids is None:
-        return np.arange(count).astype(np.str_)
-    names = np.asarray(image_ids).astype(np.str_)
-    if names.shape != (count,):
-        raise VotesError(f"got ballots of {count} images, but image ids of shape {names.shape}")
-    if len(np.unique(names)) != count:
-        raise VotesError("image ids must differ from one another")
-    return names

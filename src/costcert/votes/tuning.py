@@ -1,9 +1,9 @@
-"""Which mutants should vote, and how softly, for the most certified accuracy.
+"""Tuning: which mutants should vote, and at what temperature, for the highest certified accuracy.
 
-Any rule fixed before an image is seen is as sound as any other: which starting positions vote, every how
-many of them, and the temperature of soft ballots. All of it is chosen from the ballots of validation images,
-without asking a model again, and judged by cross-validation: what was chosen on four fifths of the images is
-measured on the fifth that had no say.
+Any rule that is fixed before an image is seen is sound: the span of starting positions, their stride, and the
+temperature of soft ballots. All are chosen from the ballots of validation images, without evaluating the
+model again, and measured by cross-validation: a setting is chosen on four fifths of the images and measured
+on the remaining fifth.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from costcert.votes.defence import Soft
 from costcert.votes.table import Votes
 
 FORMAT, VERSION = "costcert tuning", 1
-# The name of the file that holds a choice; `vote` finds it in the folder of a model.
+# Name of the file with the tuned setting; `vote` looks for it in the folder of a model.
 TUNED = "tuned.json"
 
-# Temperatures tried, as parts of the one the ballots were made with.
-PARTS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
+# Temperatures tried, relative to that of the ballots.
+TEMPERATURE_FACTORS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
 STRIDES = (1, 2, 3, 4)
-# Images that are certified to compare two settings.
-_SOME = 2000
+# Images on which two settings are compared.
+_SEARCH_IMAGES = 2000
 FOLDS = 5
 
 
@@ -44,7 +44,7 @@ class Setting:
 
     Args:
         ablation: which mutants vote.
-        temperature: of soft ballots; hard ones without it.
+        temperature: of soft ballots; None for hard ones.
     """
 
     ablation: Ablation
@@ -56,33 +56,34 @@ class Setting:
 
 @dataclass(frozen=True)
 class Goal:
-    """What counts: the mean certified accuracy over these patches and list lengths."""
+    """The objective: the mean certified accuracy over these patches and these k."""
 
     patches: tuple[OnePatch | Several, ...]
     ks: tuple[int, ...]
 
     def scores(self, votes: Votes) -> npt.NDArray[np.float64]:
-        """[N], for each image the part of the goal that it is certified for."""
+        """[N], the share of pairs (patch, k) for which each image is certified."""
         certificates = certify(votes, self.patches, "costcert")
         hits = [certificates.min_k("costcert", patch) <= k for patch in self.patches for k in self.ks]
         return np.asarray(np.mean(hits, axis=0))
 
 
 class VoteEstimates:
-    """Votes, and what they would be under other settings: estimates, for choosing among them.
+    """Votes, and estimates of the votes under other settings, for choosing among them.
 
     Args:
-        temperature: where the votes do not say at which they were made.
+        temperature: of the soft ballots, if the votes do not record it.
     """
 
     def __init__(self, votes: Votes, temperature: float | None = None) -> None:
-        said = None if votes.recipe is None else votes.recipe.temperature or temperature
-        if votes.is_soft and said is None:
-            raise CostcertError("these votes do not say at what temperature they were made: pass it")
+        known = None if votes.recipe is None else votes.recipe.temperature or temperature
+        if votes.is_soft and known is None:
+            raise CostcertError("these votes do not record the temperature of their soft ballots: pass it")
         self.votes = votes
-        self.temperature = said
+        self.temperature = known
 
     def under(self, setting: Setting) -> Votes:
+        """The votes under another setting, estimated if its temperature is another."""
         votes = self.votes
         if setting.ablation != votes.ablation:
             votes = votes.select(setting.ablation)
@@ -99,28 +100,38 @@ class VoteEstimates:
 
     @property
     def everything(self) -> Setting:
-        """All mutants, hard: the paper's way."""
+        """All mutants with hard ballots, as in the paper."""
         return Setting(self.votes.ablation, None)
 
     @cached_property
     def temperatures(self) -> list[float | None]:
-        return [None] if self.temperature is None else [None, *(part * self.temperature for part in PARTS)]
+        return (
+            [None]
+            if self.temperature is None
+            else [None, *(factor * self.temperature for factor in TEMPERATURE_FACTORS)]
+        )
 
 
 @dataclass(frozen=True)
 class Step:
-    """A setting on the way, with what it reaches on the images it was chosen on and on those it was not."""
+    """One step of the search: a setting, and its certified accuracy.
+
+    Args:
+        passes: evaluations of the network per image.
+        reached: on the images it was chosen on.
+        cross_validated: on images it was not chosen on.
+    """
 
     name: str
     setting: Setting
     passes: int
     reached: float
-    honest: float
+    cross_validated: float
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was chosen."""
+    """The result of `tune`: the chosen setting, and the steps that led to it."""
 
     setting: Setting
     best: int | None
@@ -144,7 +155,7 @@ class Tuning:
                     "temperature": step.setting.temperature,
                     "passes": step.passes,
                     "reached": step.reached,
-                    "cross_validated": step.honest,
+                    "cross_validated": step.cross_validated,
                 }
                 for step in self.steps
             ],
@@ -155,10 +166,12 @@ class Tuning:
 
 
 def read_tuned(path: Location) -> tuple[Ablation, Soft | None]:
-    """What a file that `tune` wrote says: which mutants vote, and how softly."""
+    """The ablation and the soft ballots chosen by `tune`, read from its file."""
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
-        raise StoreError(f"{path} is no file of `costcert tune`, or of another version")
+        raise StoreError(
+            f"{path} is not a file of `costcert tune`, or is of another version: run `costcert tune` again"
+        )
     try:
         soft = found["soft"]
         return (
@@ -181,12 +194,12 @@ def tune(
     """Choose which mutants vote and at what temperature.
 
     Args:
-        votes: of validation images, with all mutants that may be chosen from; soft ballots that name many
-            labels at a high temperature leave the most to choose from.
-        k: the list lengths that count.
-        most_passes: use at most so many mutants.
-        temperature: of the soft ballots, where the votes do not say it themselves.
-        progress: told how many of the folds are done.
+        votes: of validation images, with all mutants to choose from; soft ballots with many labels at a high
+            temperature leave the most choice.
+        k: the list lengths to optimise for.
+        most_passes: the most mutants to use.
+        temperature: of the soft ballots, if the votes do not record it.
+        progress: called with the number of finished folds and the number of folds.
     """
     ballots = VoteEstimates(votes.require_complete("tuning"), temperature)
     on_progress = progress or (lambda done, folds: None)
@@ -197,58 +210,58 @@ def tune(
     chosen = list(_steps(ballots, goal, most_passes))
     scores = [goal.scores(ballots.under(setting)) for _, setting in chosen]
     on_progress(1, FOLDS + 1)
-    honest = np.zeros((len(chosen), len(votes)))
-    # Neighbouring images are often alike (frames of one film): folds are runs of them.
+    cross_validated = np.zeros((len(chosen), len(votes)))
+    # Neighbouring images are often similar (frames of one video), so folds are contiguous.
     for fold, held_out in enumerate(np.array_split(np.arange(len(votes)), FOLDS)):
         rest = np.setdiff1d(np.arange(len(votes)), held_out)
         for row, (_, setting) in enumerate(_steps(ballots.take(rest), goal, most_passes)):
-            honest[row, held_out] = goal.scores(ballots.take(held_out).under(setting))
+            cross_validated[row, held_out] = goal.scores(ballots.take(held_out).under(setting))
         on_progress(fold + 2, FOLDS + 1)
     steps = [
-        Step(name, setting, ballots.under(setting).num_mutants, float(reached.mean()), float(judged.mean()))
-        for (name, setting), reached, judged in zip(chosen, scores, honest, strict=True)
+        Step(name, setting, ballots.under(setting).num_mutants, float(reached.mean()), float(held_out.mean()))
+        for (name, setting), reached, held_out in zip(chosen, scores, cross_validated, strict=True)
     ]
     best = None if votes.labels is None else int(votes.labels.shape[2])
-    # A step that does not last on images it was not chosen on is not taken.
-    return Tuning(max(steps, key=lambda step: step.honest).setting, best, goal, steps, len(votes))
+    # A step that does not improve the cross-validated accuracy is not taken.
+    return Tuning(max(steps, key=lambda step: step.cross_validated).setting, best, goal, steps, len(votes))
 
 
 def _steps(ballots: VoteEstimates, goal: Goal, most_passes: int | None) -> Iterator[tuple[str, Setting]]:
-    """All mutants hard; all mutants as softly as is best; and the mutants chosen as well."""
+    """All mutants hard; all mutants at the best temperature; and the best mutants at the best temperature."""
     search = _Search(ballots, goal, most_passes)
     yield "all, hard", ballots.everything
-    softly = search.best(_temperatures(ballots, ballots.everything))
-    yield "all, soft", softly
-    yield "chosen ones", search.climb(softly)
+    soft = search.best(_temperatures(ballots, ballots.everything))
+    yield "all, soft", soft
+    yield "chosen ones", search.climb(soft)
 
 
 class _Search:
-    """Compares settings on some of the images."""
+    """Local search over settings, compared on some of the images."""
 
     def __init__(self, ballots: VoteEstimates, goal: Goal, most_passes: int | None) -> None:
         count = len(ballots.votes)
-        some = np.unique(np.linspace(0, count - 1, min(count, _SOME)).astype(int))
+        some = np.unique(np.linspace(0, count - 1, min(count, _SEARCH_IMAGES)).astype(int))
         self._ballots = ballots.take(some)
         self._goal = goal
         self._most_passes = most_passes
-        self._known: dict[Setting, float] = {}
+        self._scores: dict[Setting, float] = {}
 
     def score(self, setting: Setting) -> float:
-        if setting not in self._known:
+        if setting not in self._scores:
             votes = self._ballots.under(setting)
             fits = self._most_passes is None or votes.num_mutants <= self._most_passes
-            # What asks too often is worse than anything that does not, the more so the oftener.
-            self._known[setting] = (
+            # Too many passes score below every setting that fits, and the more passes the lower.
+            self._scores[setting] = (
                 float(self._goal.scores(votes).mean()) if fits else -float(votes.num_mutants)
             )
-        return self._known[setting]
+        return self._scores[setting]
 
     def best(self, settings: Iterable[Setting]) -> Setting:
-        """Of equals the first."""
+        """The setting with the highest score; the first of several."""
         return max(settings, key=self.score)
 
     def climb(self, setting: Setting) -> Setting:
-        """From here to where no change of span, stride or temperature helps."""
+        """The local optimum reached from here by changing span, stride or temperature."""
         reach = _reach(setting.ablation, self._ballots.votes)
         step = max(1, reach // 8)
         while True:
@@ -271,7 +284,7 @@ def _temperatures(ballots: VoteEstimates, setting: Setting) -> list[Setting]:
 
 
 def _reach(ablation: Ablation, votes: Votes) -> int:
-    """Starting positions of a family, 1 where they cannot be chosen."""
+    """The number of starting positions of a family; 1 for families whose span is not tuned."""
     return 1 if not isinstance(ablation, Columns | Rows) else len(_positions(ablation, votes))
 
 
@@ -283,13 +296,13 @@ def _positions(ablation: Ablation, votes: Votes) -> list[int]:
 
 
 def _spans(setting: Setting, votes: Votes, step: int) -> Iterator[Setting]:
-    """The same with either end of the span, or both, moved by some positions."""
+    """The setting with one or both ends of the span moved by `step` positions."""
     ablation = setting.ablation
     if not isinstance(ablation, Columns | Rows) or not isinstance(votes.ablation, Columns | Rows):
         return
     all_positions = _positions(votes.ablation, votes)
     own = _positions(ablation, votes)
-    # The span may begin wherever a mutant was asked, and its length may be any that the stride allows.
+    # A span may start at any evaluated mutant, and have any length that the stride allows.
     first, last = all_positions.index(own[0]), all_positions.index(own[-1])
     for move in (-step, 0, step):
         for stretch in (-step, 0, step):
@@ -302,7 +315,7 @@ def _spans(setting: Setting, votes: Votes, step: int) -> Iterator[Setting]:
 
 
 def _strides(setting: Setting, votes: Votes) -> Iterator[Setting]:
-    """The same with every mutant, every second, every third that was asked."""
+    """The setting with every mutant that was evaluated, every second one, and so on."""
     given = votes.ablation
     if not isinstance(setting.ablation, Columns | Rows | Blocks) or not isinstance(
         given, Columns | Rows | Blocks

@@ -1,12 +1,11 @@
-"""From a classifier and images to table 1.
+"""From a model and images to votes (table 1), in memory or in a folder.
 
-Votes are made shard by shard. A shard is there whole or not at all, so a run that was stopped, however
-rudely, goes on with the first shard that is missing; and a shard that is made again is the same, byte for
-byte.
+A folder of votes is written shard by shard. Every shard is written atomically, so an interrupted run
+continues with the missing shards, and a shard that is made again is identical, byte for byte.
 
-An image that cannot be read ends the run, by name. With `skip_corrupt` it stays in the table, marked as not
-read (`Votes.unread`), and counts as wrong: its rank and its min-k are the number of classes. So leaving out
-what is hard to read never makes an accuracy better.
+An image that cannot be read stops the run with an error that names it. With `skip_corrupt` it stays in the
+table, marked in `Votes.unread`, and counts as wrong: its rank and its min-k are the number of classes. So
+skipping images never improves an accuracy.
 """
 
 from __future__ import annotations
@@ -17,19 +16,20 @@ from typing import Any, overload
 from costcert.datasets.base import Dataset
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import positive_int
-from costcert.models.classifier import Classifier, Soft
+from costcert.models.classifier import Classifier
 from costcert.store.digests import replace_manifest
 from costcert.store.files import MANIFEST, join_manifest, sweep
 from costcert.store.locations import Location, locate
 from costcert.store.votes import VERSION, VotesFolder, votes_manifest, write_votes_shard
 from costcert.votes.adaptive import StoppingRule
 from costcert.votes.collector import VoteCollector
+from costcert.votes.defence import Soft
 from costcert.votes.table import Votes
 
-# Called with the images that have voted and all images.
+# Called with the number of images done and the number of all images.
 Progress = Callable[[int, int], None]
 
-# Mutants between two shards: what a killed run loses is minutes, even on a slow machine.
+# Mutants per shard: a killed run loses at most minutes of work, even on a slow machine.
 _MUTANTS_PER_SHARD = 1 << 14
 
 
@@ -77,16 +77,16 @@ def vote(
     probe: bool = False,
     progress: Progress | None = None,
 ) -> Votes | VotesFolder:
-    """Ask the model about every mutant of every image.
+    """Evaluate the model on every mutant of every image.
 
     Args:
         soft: also make soft ballots, this way.
-        out: a folder or a URL to write to, or to go on with; otherwise the votes stay in memory.
+        out: a folder or a URL to write to or to resume; otherwise the votes stay in memory.
         shard_size: images per shard of that folder.
         skip_corrupt: count an image that cannot be read as wrong, instead of stopping there.
-        until: ask each image's mutants only until this is decided.
+        until: evaluate the mutants of each image only until this rule decides.
         probe: also measure how far logits move on this machine, for `certify`'s epsilon.
-        progress: told how many images have voted, of how many.
+        progress: called with the number of images done and the number of all images.
     """
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
     collector = VoteCollector(model, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until)
@@ -110,17 +110,19 @@ def vote(
 def begin(
     folder: Location, collector: VoteCollector, shard_size: int | None = None, probe: bool = False
 ) -> VotesFolder:
-    """A folder for these votes, or one to go on with if what is there is of the same run."""
-    begun: Mapping[str, Any] = VotesFolder(folder).manifest if (folder / MANIFEST).is_file() else {"made": {}}
+    """Start a folder of votes, or resume one of the same run."""
+    existing: Mapping[str, Any] = (
+        VotesFolder(folder).manifest if (folder / MANIFEST).is_file() else {"made": {}}
+    )
     if shard_size is None:
-        shard_size = begun.get("shard_size") or max(1, _MUTANTS_PER_SHARD // len(collector.regions))
+        shard_size = existing.get("shard_size") or max(1, _MUTANTS_PER_SHARD // len(collector.regions))
     size, images = positive_int(shard_size, "the shard size"), len(collector.dataset)
-    provenance = {**collector.provenance(), "probe": begun["made"].get("probe")}
+    provenance = {**collector.provenance(), "probe": existing["made"].get("probe")}
     manifest = votes_manifest(collector.blank(provenance), images=images, shard_size=size)
     join_manifest(folder, manifest, "votes", VERSION)
     sweep(folder)
     if probe and not provenance["probe"]:
-        # No two measurements agree to the last digit, so a begun run keeps the one it has.
+        # Two measurements never agree to the last digit, so a resumed run keeps its probe.
         replace_manifest(folder, {**manifest, "made": {**provenance, "probe": collector.probe()}})
     return VotesFolder(folder)
 
@@ -131,7 +133,7 @@ def fill(
     numbers: Sequence[int],
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Write these shards, one after the other."""
+    """Write these shards in order."""
     wanted = [source.images(number) for number in numbers]
     for number, votes in zip(
         numbers, collector.shards(wanted, source.manifest["made"], on_progress), strict=True
