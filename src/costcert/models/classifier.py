@@ -1,7 +1,7 @@
 """The interface of a classifier (logits of every kept region of every image), and ballots from logits.
 
-Every classifier must follow one rule: the logits of a mutant depend on its kept pixels and their position, and
-on nothing else. They do not change when pixels outside its region are rewritten
+Every classifier must follow one rule: the logits of a mutant depend on its kept pixels and their position,
+and on nothing else. They do not change when pixels outside its region are rewritten
 (tests/models/test_hiding.py).
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,16 +37,13 @@ class Mutants(nn.Module):
             images = torch.arange(len(pixels), device=pixels.device)
         if isinstance(regions, Region):
             regions = [regions] * len(images)
-        groups: dict[Hashable, list[int]] = {}
-        for mutant, region in enumerate(regions):
-            groups.setdefault(self.view.group(region), []).append(mutant)
+        groups = self.view.groups(regions)
         if len(groups) == 1:
             return self._logits(pixels, images, regions)
         logits = [
-            self._logits(pixels, images[chosen], [regions[mutant] for mutant in chosen])
-            for chosen in groups.values()
+            self._logits(pixels, images[chosen], [regions[mutant] for mutant in chosen]) for chosen in groups
         ]
-        order = torch.tensor([mutant for chosen in groups.values() for mutant in chosen])
+        order = torch.tensor([mutant for chosen in groups for mutant in chosen])
         return torch.cat(logits)[order.argsort().to(pixels.device)]
 
     def _logits(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:

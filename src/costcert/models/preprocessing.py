@@ -1,7 +1,7 @@
 """Preprocessing: an image to the uint8 pixels of the threat model, and those to a network's input.
 
-Everything that mixes pixels (resizing, cropping) happens in `prepare`; the threat model applies to its output.
-`normalise` works pixel by pixel, so that rewriting a pixel changes no other.
+Everything that mixes pixels (resizing, cropping) happens in `prepare`; the threat model applies to its
+output. `normalise` works pixel by pixel, so that rewriting a pixel changes no other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Preprocessing:
             raise CostcertError(f"crop_pct must be above 0 and at most 1, got {self.crop_pct}")
         for value, known in ((self.crop_mode, _CROPS), (self.interpolation, tuple(_INTERPOLATIONS))):
             if value not in known:
-                raise CostcertError(f"unknown {value!r}{nearest(value, known)}: use one of {', '.join(known)}")
+                raise CostcertError(
+                    f"unknown {value!r}{nearest(value, known)}: use one of {', '.join(known)}"
+                )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Preprocessing:
@@ -134,5 +136,7 @@ def per_channel(name: str, values: float | Sequence[float] | None, channels: int
     if channels == 1 and len(several) == 3:
         several = [sum(several) / 3]
     if len(several) != channels:
-        raise CostcertError(f"got {len(several)} values of {name} for {channels} channels: pass one per channel")
+        raise CostcertError(
+            f"got {len(several)} values of {name} for {channels} channels: pass one per channel"
+        )
     return tuple(several)

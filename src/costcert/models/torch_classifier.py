@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -114,15 +114,9 @@ class TorchClassifier(Classifier):
             pixels = self.preprocessing.normalise(
                 torch.tensor(np.ascontiguousarray(images), device=self.device)
             )
-            for members in self._groups(regions):
+            for members in self.mutants.view.groups(regions):
                 self._evaluate_group(logits, pixels, regions, members, batch_size)
         return logits
-
-    def _groups(self, regions: Sequence[Region]) -> list[list[int]]:
-        groups: dict[Hashable, list[int]] = {}
-        for index, region in enumerate(regions):
-            groups.setdefault(self.mutants.view.group(region), []).append(index)
-        return list(groups.values())
 
     def _evaluate_group(
         self,

@@ -25,6 +25,13 @@ class View(ABC):
         """A key that depends on the region alone; mutants with the same key can share a batch."""
         return None
 
+    def groups(self, regions: Sequence[Region]) -> list[list[int]]:
+        """Indices of the regions that can share a batch."""
+        groups: dict[Hashable, list[int]] = {}
+        for index, region in enumerate(regions):
+            groups.setdefault(self.group(region), []).append(index)
+        return list(groups.values())
+
     @abstractmethod
     def area(self, region: Region) -> int:
         """Pixels in the network's input for this region, which the cost of a mutant is proportional to."""
@@ -52,7 +59,7 @@ def kept(segments: Sequence[Segment], axis_length: int, device: torch.device) ->
 
 
 def indices(segments: Sequence[Segment], axis_length: int, device: torch.device) -> Tensor:
-    """[M, length], the kept positions of segments of equal length in order, wrapping at the end of the axis."""
+    """[M, length], the kept positions of segments of equal length in order, wrapping at the axis' end."""
     starts, _ = _starts_and_lengths(segments, device)
     return (starts + torch.arange(segments[0].length, device=device)) % axis_length
 
