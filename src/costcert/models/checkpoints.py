@@ -147,7 +147,7 @@ def load_weights(network: nn.Module, weights: Weights, source: str, *, except_he
 
 
 def start_from(network: nn.Module, path: str | Location) -> None:
-    """Initialise a network with these weights before training; a last layer for other classes stays random."""
+    """Load initial weights for training; a last layer for another number of classes keeps its own."""
     weights = adapt_weights(network, read_weights(path))
     own = network.state_dict().get(f"{head_name(network)}.weight")
     same = own is None or class_count(network, weights) == len(own)

@@ -94,7 +94,7 @@ def load_model(
         class_names: for display; a trained model has its own.
         hide: how pixels are hidden: `zero`, `black`, `mean`, `drop-tokens` or `crop`. By default as the
             model was trained, or `crop` for strip networks, `black` for raw pixels and `zero` otherwise.
-        ablation: required for `crop` only.
+        ablation: the one the model was trained on, if known; required for `crop`.
         image_size, channels, mean, std: of the input, for models that do not store them.
         preprocessing: replaces these four, and sets how images are resized.
         pretrained: load timm's weights; nothing is ever downloaded otherwise.

@@ -92,7 +92,8 @@ def refuse_other_model(
             raise OtherModelError(
                 f"{spelling or found.get('name')} is not the model that cast these votes "
                 f"({recorded.get('name', 'of another name')}, {str(recorded.get('digest'))[:19]}), its "
-                f"{field} is {found.get(field)!r}, not {value!r}: certificates of one model do not hold for another"
+                f"{field} is {found.get(field)!r}, not {value!r}: certificates of one model do not hold for "
+                "another"
             )
 
 
