@@ -1,12 +1,12 @@
-"""Synthetic ballots that look like a real model's, for trying things out and for timing them.
+"""Synthetic ballots that resemble those of a real model, for examples and benchmarks.
 
-What certification costs depends on what the ballots look like: how many labels an image's mutants name,
-how often the label changes from one mutant to the next, how often the true one is among them. So each
-image has a share of ballots for the true label (nearly all for an easy image, nearly none for a hard one),
-a pool of classes it is confused with, the first of them most, and a few labels from anywhere; neighbouring
-mutants see nearly the same pixels, so labels come in runs along the cyclic axis. The numbers below are set
-so that 1,000 classes under columns:19 at 224 px come near the paper's ImageNet: clean accuracy 70 % (top-1)
-to 88 % (top-5), certified against a 32 px patch 41 % to 66 %.
+The cost of certification depends on the ballots: how many labels an image's mutants vote for, how often the
+label changes from one mutant to the next, and how often it is the true one. So each image has a share of
+ballots for the true label (nearly all for an easy image, nearly none for a hard one), a pool of classes it
+is confused with, the first of them most often, and a few random labels; neighbouring mutants keep nearly
+the same pixels, so labels come in runs along the cyclic axis. The constants below are chosen so that 1,000
+classes with columns:19 at 224 px come close to the paper's ImageNet results: clean accuracy 70 % (top-1) to
+88 % (top-5), certified against a 32 px patch 41 % to 66 %.
 
     python bench/ballots.py ballots.npz --images 2000 --classes 1000 --seed 0
 """
@@ -20,21 +20,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-# What one soft ballot may spread, in steps of 1/65536.
+# The units of one soft ballot.
 CAP = 65536
 
-# Images made at a time, to bound memory. Each group has its own generator and is cut after it is drawn, so
-# that the first n images of a seed are the same however many are asked for.
+# Images generated at a time, to bound memory. Each group has its own generator and is truncated after
+# sampling, so that the first n images of a seed do not depend on the number of images.
 GROUP = 256
 
 # Share of ballots for the true label: Beta(a, b) over images.
 SHARE = (0.58, 0.78)
-# Confusable classes of the easiest and of the hardest image, and how far the share decides which it is.
+# Confusable classes of the easiest and of the hardest image, and the weight of the share in hardness.
 POOL = (4.8, 93.0)
 HARDNESS_FROM_SHARE = 0.90
-# How much the first of the confusable classes leads the others, from image to image.
+# Range of the exponent that favours the first of the confusable classes.
 LEAD = (1.3, 4.0)
-# Ballots for a class from anywhere, and the mean length of a run, from image to image.
+# Share of ballots for a random class, and range of the mean length of a run.
 STRAY = 0.03
 RUN = (1.2, 2.8)
 
@@ -59,8 +59,8 @@ def soft(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels [N, B, j], units [N, B, j] that sum to at most `CAP` per mutant, and truth [N].
 
-    As a softmax cut to its j best and rounded downwards gives them: the best label of a mutant is its hard
-    ballot, the others are what it might as well have voted for, and the easier the image the less they get.
+    They resemble a softmax truncated to its j best labels and rounded down: the best label of a mutant is its
+    hard ballot, the others are labels it could have voted for, with fewer units for easier images.
     """
     labels = np.empty((images, mutants, each), label_type(classes))
     units = np.empty((images, mutants, each), np.int32)
@@ -74,11 +74,12 @@ def soft(
         weights = np.sort(weights, axis=2)[:, :, ::-1]
         given = np.floor(weights / weights.sum(axis=2, keepdims=True) * CAP).astype(np.int32)
         for place in range(1, each):
-            again = _repeated(named, place)
-            # No softmax names a label twice: another confusable one, and if that was named too nothing.
-            image = np.nonzero(again)[0]
+            repeated = _repeated(named, place)
+            # A label occurs once per ballot: replace a repeated one by another confusable class, and give it
+            # no units if that is in the ballot too.
+            image = np.nonzero(repeated)[0]
             slot = rng.integers(0, confusions.shape[1], len(image))
-            named[again, place] = confusions[group.truth[image], slot]
+            named[repeated, place] = confusions[group.truth[image], slot]
             given[_repeated(named, place), place] = 0
         truth[part], labels[part], units[part] = group.truth[:count], named[:count], given[:count]
     return labels, units, truth
@@ -87,7 +88,7 @@ def soft(
 def blocks(
     images: int, classes: int = 1000, *, side: int = 224, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ballots [N, side * side] of block mutants, row by row: eight neighbouring rows vote alike."""
+    """Ballots [N, side * side] of block mutants in row-major order; groups of eight rows vote the same."""
     bands, truth = hard(images, classes, mutants=side // 8 * side, seed=seed)
     rows = np.repeat(bands.reshape(images, side // 8, side), 8, axis=1)
     return rows.reshape(images, side * side), truth
@@ -103,13 +104,13 @@ def _groups(images: int, seed: int) -> Iterator[tuple[slice, np.random.Generator
 
 
 def _confusions(classes: int, seed: int) -> np.ndarray:
-    """[L, pool]: the classes each class is taken for, most likely first; a class is not in its own row."""
+    """[L, pool]: the classes each class is confused with, most likely first; never the class itself."""
     steps = np.random.default_rng([seed, 0]).integers(1, classes, (classes, int(POOL[1]) + 1), dtype=np.int64)
     return (np.arange(classes)[:, None] + steps) % classes
 
 
 class _Group(NamedTuple):
-    """What is peculiar to each of `GROUP` images."""
+    """Random properties of `GROUP` images."""
 
     truth: np.ndarray
     share: np.ndarray
@@ -136,7 +137,7 @@ class _Group(NamedTuple):
         label[stray] = rng.integers(0, len(confusions), np.count_nonzero(stray))
         label = np.where(rng.random(len(image)) < self.share[image], self.truth[image], label)
 
-        # A mutant votes like the last turn up to it; those before the first turn follow the image's last.
+        # A run starts at each turn; mutants before the first turn belong to the last run, because they wrap.
         ends = np.cumsum(np.bincount(image, minlength=GROUP))
         firsts = np.concatenate([[0], ends[:-1]])
         last_turn = np.cumsum(turns.ravel()).reshape(GROUP, mutants) - 1
@@ -145,36 +146,36 @@ class _Group(NamedTuple):
 
 
 def _repeated(named: np.ndarray, place: int) -> np.ndarray:
-    """[n, B]: whether the label at `place` stands before it already."""
+    """[n, B]: whether the label at `place` occurs in the ballot before it."""
     return (named[:, :, :place] == named[:, :, place, None]).any(axis=2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Write synthetic ballots that look like those of a real model: arrays `ballots` "
+        description="Write synthetic ballots that resemble those of a real model: arrays `ballots` "
         "[images, mutants], the label each mutant votes for, and `truth` [images].",
-        epilog="The default is what columns:19 on 224x224 gives for ImageNet, made up. Certify it with "
+        epilog="The defaults imitate columns:19 on 224x224 for ImageNet. Certify the file with "
         "--ablation columns:19 --classes 1000 --image-size 224.",
     )
     parser.add_argument("out", type=Path, help="file to write, such as ballots.npz")
-    parser.add_argument("--images", type=int, default=2000, help="how many images (default %(default)s)")
-    parser.add_argument("--classes", type=int, default=1000, help="how many classes (default %(default)s)")
+    parser.add_argument("--images", type=int, default=2000, help="number of images (default %(default)s)")
+    parser.add_argument("--classes", type=int, default=1000, help="number of classes (default %(default)s)")
     parser.add_argument("--mutants", type=int, default=224, help="ballots per image (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same ballots (default %(default)s)")
-    asked = parser.parse_args()
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default %(default)s)")
+    options = parser.parse_args()
     for name, least in (("images", 1), ("classes", 2), ("mutants", 1), ("seed", 0)):
-        if getattr(asked, name) < least:
-            parser.error(f"--{name} is at least {least}, got {getattr(asked, name)}")
-    if asked.out.suffix != ".npz":
-        parser.error(f"the file is named *.npz, got {asked.out}")
-    ballots, truth = hard(asked.images, asked.classes, mutants=asked.mutants, seed=asked.seed)
+        if getattr(options, name) < least:
+            parser.error(f"--{name} must be at least {least}, got {getattr(options, name)}")
+    if options.out.suffix != ".npz":
+        parser.error(f"the file name must end in .npz, got {options.out}")
+    ballots, truth = hard(options.images, options.classes, mutants=options.mutants, seed=options.seed)
     try:
-        np.savez_compressed(asked.out, ballots=ballots, truth=truth.astype(ballots.dtype))
-    except OSError as problem:
-        parser.error(f"cannot write {asked.out}: {problem.strerror}")
+        np.savez_compressed(options.out, ballots=ballots, truth=truth.astype(ballots.dtype))
+    except OSError as error:
+        parser.error(f"cannot write {options.out}: {error.strerror}")
     print(
-        f"{asked.out}: {asked.images:,} images x {asked.mutants} ballots, {asked.classes:,} classes, "
-        f"{(ballots == truth[:, None]).mean():.0%} of the ballots right"
+        f"{options.out}: {options.images:,} images x {options.mutants} ballots, {options.classes:,} classes, "
+        f"{(ballots == truth[:, None]).mean():.0%} of the ballots correct"
     )
 
 

@@ -1,10 +1,9 @@
-"""What the README says about speed, measured in one run: the library against plain numpy code.
+"""Measures what the README claims about speed in one run: the library against plain numpy code.
 
     python bench/certify.py            (about two minutes)
     python bench/certify.py --quick    (about twenty seconds)
 
-Before anything is timed the two must agree, else this ends with code 1. No speed makes it fail: a target
-that is missed is printed as missed.
+Before timing, both must agree, else it exits with code 1. A missed target is printed, and is not an error.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ def main() -> int:
         found = [*ratios.measure(samples), ratios.measure_soft(samples)]
         console.print(_ratios(found, samples))
         console.print(_measures(_others(samples, quick)))
-    except DisagreementError as problem:
-        console.print(f"[bold red]wrong:[/] {problem}")
+    except DisagreementError as error:
+        console.print(f"[bold red]wrong:[/] {error}")
         return 1
     console.print("Library and plain code agreed on every image of the plain samples before being timed.")
     return 0
 
 
 def _others(samples: Samples, quick: bool) -> Iterator[Measure]:
-    yield from scaling.whole_data_set(5_000 if quick else 50_000)
+    yield from scaling.entire_dataset(5_000 if quick else 50_000)
     yield scaling.soft_to_hard(samples.library, samples.rounds)
     yield from scaling.two_patches(64 if quick else 256, 1 if quick else 2, 1 if quick else 3)
     yield from scaling.three_patches(1 if quick else 3)
@@ -91,7 +90,7 @@ def _ratios(found: Iterable[Ratio], samples: Samples) -> Table:
 def _measures(found: Iterable[Measure]) -> Table:
     table = Table(
         title="CostCert: growth",
-        caption="µs: one core's time per image and size",
+        caption="µs: CPU time per image and size",
         width=80,
     )
     table.add_column("what")

@@ -1,6 +1,6 @@
-"""Peak memory, each in a process of its own: one that has done other things no longer knows its peak.
+"""Peak memory, measured in a new process, because the peak of a process includes everything it did before.
 
-bench/certify.py starts this file; what it prints is one line of JSON.
+bench/certify.py starts this file, which prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MEGABYTE = 1 << 20
 
 
 def in_new_process(*what: str) -> dict[str, Any]:
-    """The measurement `what`, made by a fresh interpreter."""
+    """The measurement `what`, in a new interpreter."""
     command = [sys.executable, str(Path(__file__).resolve()), *what]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def blocks(images: int) -> dict[str, Any]:
-    """What certifying 50,176 mutants an image adds to the memory of importing and compiling."""
+    """Memory that certifying 50,176 mutants per image adds to that of importing and compiling."""
     import ballots as synthetic
     import costcert as cc
 
@@ -34,20 +34,19 @@ def blocks(images: int) -> dict[str, Any]:
 
     cc.certify(votes(3, 16, 64), [cc.Square(2)], ["costcert"])
     made = votes(75, 224, images)
-    # Making up ballots takes memory too, which is not the library's.
-    _forget_peak()
+    # Generating ballots takes memory that is not the library's.
+    _reset_peak()
     before = _peak()
     cc.certify(made, [cc.Square(32)], ["costcert"])
     return {"added": _peak() - before}
 
 
 def folder(votes: str, out: str) -> dict[str, Any]:
-    """The peak of the command `costcert certify` on a folder of votes, imports and all."""
+    """The peak of the command `costcert certify` on a folder of votes, including imports."""
     from costcert.cli import main
 
     sys.argv = ["costcert", "certify", votes, "--patch", "32", "--defender", "costcert", "--out", out]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(io.StringIO()):
         try:
             main()
         except SystemExit as end:
@@ -57,7 +56,7 @@ def folder(votes: str, out: str) -> dict[str, Any]:
 
 
 def _peak() -> int:
-    """Most bytes resident so far. The kernel's own count, since ru_maxrss begins with the parent's."""
+    """Peak resident bytes, from /proc where possible, because ru_maxrss starts at the parent's peak."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -67,8 +66,8 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _forget_peak() -> None:
-    """Let the peak begin anew; where the system cannot, the peak of compiling stays in it."""
+def _reset_peak() -> None:
+    """Reset the peak; where the system cannot, the peak includes compiling."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -1,11 +1,10 @@
-"""Memory of `costcert certify` while 1.3 million images go by: it must not grow with them.
+"""Memory of `costcert certify` on 1.3 million images, which must not grow with their number.
 
     python bench/million.py                     (ImageNet's training images: 1.3 million x 224 ballots)
     python bench/million.py --images 100000     (a shorter run)
 
-Ballots are synthetic (bench/ballots.py), drawn once and given other labels in every shard, so that making
-them takes no time worth speaking of. What is printed is the resident memory of the process that certifies, as
-the kernel counts it, against the images it has finished.
+Ballots are synthetic (bench/ballots.py), sampled once and relabelled in every shard, which is fast. It prints
+the resident memory of the certifying process, as the kernel counts it, against the images done.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from costcert.store.votes import VERSION, VotesFolder, default_shard_size, votes
 
 CLASSES, MUTANTS = 1000, 224
 MEGABYTE = 1 << 20
-# Lines of the curve, and seconds between two looks.
-LINES, LOOK = 20, 0.1
-# Growth from the first shard to the peak that still counts as none: freed memory is not returned at once.
+# Printed lines of the curve, and seconds between two measurements.
+LINES, INTERVAL = 20, 0.1
+# Growth from the first shard to the peak that counts as none, because freed memory is not returned at once.
 ALLOWED = 1.25
 
 
@@ -49,13 +48,13 @@ def main() -> int:
         print(f"{done:>12,} {memory / MEGABYTE:>7.0f} MB")
     first, peak = curve[0][1], max(memory for _, memory in curve)
     print(f"{passed:.0f} s, {images / passed:,.0f} images/s")
-    word = "bounded" if peak <= ALLOWED * first else "it grows"
+    word = "bounded" if peak <= ALLOWED * first else "growing"
     print(f"{first / MEGABYTE:.0f} MB after the first shard, peak {peak / MEGABYTE:.0f} MB: {word}")
     return 0 if peak <= ALLOWED * first else 1
 
 
 def write(images: int, folder: Path) -> int:
-    """A folder of votes, a shard at a time; returns the images of a shard."""
+    """Write a folder of votes shard by shard; returns the number of images per shard."""
     size = default_shard_size(MUTANTS)
     drawn, truth = synthetic.hard(min(size, images), CLASSES, mutants=MUTANTS)
     for number, part in enumerate(shard_ranges(images, size)):
@@ -77,15 +76,13 @@ def write(images: int, folder: Path) -> int:
 
 
 def certify(images: int, size: int, votes: Path, out: Path) -> list[tuple[int, int]]:
-    """Images done and the memory at that time, once for every shard that was seen to appear."""
+    """Images done and resident memory, once per shard observed to appear."""
     command = [sys.executable, "-m", "costcert", "certify", str(votes), "--patch", "32", "--out", str(out)]
     command += ["--defender", "costcert"]
     curve: list[tuple[int, int]] = []
-    # A pipe that nobody empties would stop it; what it says goes to a file.
-    with (
-        (votes.parent / "said").open("wb") as said,
-        subprocess.Popen(command, stdout=said, stderr=said) as running,
-    ):
+    # Output goes to a file, because a pipe that is not read would block the process.
+    log = votes.parent / "log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as running:
         while running.poll() is None:
             memory = resident(running.pid)
             done = min(images, size * len(list(out.glob("shard-*.parquet"))))
@@ -93,21 +90,21 @@ def certify(images: int, size: int, votes: Path, out: Path) -> list[tuple[int, i
                 curve.append((done, memory))
             elif memory and curve:
                 curve[-1] = (done, max(memory, curve[-1][1]))
-            time.sleep(LOOK)
+            time.sleep(INTERVAL)
     if running.returncode or not curve:
-        raise SystemExit(f"costcert certify failed:\n{(votes.parent / 'said').read_text()}")
+        raise SystemExit(f"costcert certify failed:\n{log.read_text()}")
     return curve
 
 
 def resident(process: int) -> int:
-    """Bytes a process holds in memory now; 0 once it has ended."""
+    """Resident memory of a process in bytes; 0 once it has ended."""
     try:
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) << 10
     except OSError:
         if not Path("/proc/self/status").exists():
-            raise SystemExit("memory is read from /proc, which this system does not have") from None
+            raise SystemExit("this benchmark reads /proc, which this system does not have") from None
     return 0
 
 

@@ -1,12 +1,12 @@
-"""What anybody would write first: one image at a time, one patch region after the other, in numpy.
+"""Straightforward implementations in numpy: one image at a time, one patch region after the other.
 
-These are what bench/certify.py measures the library against, and what it checks the library with. They are
-not slowed down: which mutants a region touches is worked out once for all images, labels are counted and
-sorted by numpy, and DRS, which asks for one budget only, has no loop over regions. Ties count against the
-true label.
+bench/certify.py checks the library against these, and compares its speed with theirs. They are not slow on
+purpose: the mutants that a region touches are computed once for all images, labels are counted and sorted by
+numpy, and DRS, which has one budget for all regions, does not loop over them. Ties count against the true
+label.
 
 All take ballots [N, B] of wrapping columns `width` wide with stride 1 on an image `image_width` wide, and
-give min-k [N] against a square of `side` pixels.
+return min-k [N] against a square of `side` pixels.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def costcert_soft_plain(
 def cbn_plain(
     ballots: np.ndarray, truth: np.ndarray, num_classes: int, width: int, side: int, image_width: int
 ) -> np.ndarray:
-    """Rivals that reach the true label if they get the whole budget, each by itself."""
+    """Rivals that reach the true label if each gets the entire budget."""
     clean = ~touched_columns(width, side, image_width)
     budgets = np.count_nonzero(~clean, axis=1)
 
@@ -61,7 +61,7 @@ def cbn_plain(
         worst = 0
         for mutants, budget in zip(clean, budgets, strict=True):
             votes = np.bincount(row[mutants], minlength=num_classes)
-            # The true label reaches itself: that is the 1 of min-k.
+            # The true label counts itself, which is the 1 in min-k.
             worst = max(worst, np.count_nonzero(votes + budget >= votes[true]))
         return worst
 
@@ -71,7 +71,7 @@ def cbn_plain(
 def drs_plain(
     ballots: np.ndarray, truth: np.ndarray, num_classes: int, width: int, side: int, image_width: int
 ) -> np.ndarray:
-    """Rivals within twice the largest budget of the true label, in all votes."""
+    """Rivals within twice the largest budget of the true label, in votes of all mutants."""
     budget = np.count_nonzero(touched_columns(width, side, image_width), axis=1).max()
 
     def one(row: np.ndarray, true: int) -> int:
@@ -84,7 +84,7 @@ def drs_plain(
 def patchguard_plain(
     ballots: np.ndarray, truth: np.ndarray, num_classes: int, width: int, side: int, image_width: int
 ) -> np.ndarray:
-    """For every region, every window the prediction may mask: R * R looks at B ballots."""
+    """For every region, every window that the prediction may mask: R * R passes over B ballots."""
     touched = touched_columns(width, side, image_width)
 
     def one(row: np.ndarray, true: int) -> int:
@@ -96,7 +96,7 @@ def patchguard_plain(
             masked = max(np.count_nonzero(outside & window) for window in touched)
             votes_left = votes[true] - masked
             votes[true] = votes_left
-            # As above the true label counts itself.
+            # As above, the true label counts itself.
             worst = max(worst, np.count_nonzero(votes >= votes_left))
         return worst
 
@@ -127,7 +127,7 @@ def masks_plain(
 
 
 def costcert_one(row: np.ndarray, true: int, num_classes: int, clean: Iterable[np.ndarray]) -> int:
-    """Min-k of one image with ballots [B], for regions that leave the mutants of each mask [B] clean."""
+    """Min-k of one image with ballots [B]; each mask [B] holds the mutants that one region leaves clean."""
     worst = 0
     for mutants in clean:
         votes = np.bincount(row[mutants], minlength=num_classes)
@@ -137,7 +137,7 @@ def costcert_one(row: np.ndarray, true: int, num_classes: int, clean: Iterable[n
 
 @cache
 def touched_columns(width: int, side: int, image_width: int) -> np.ndarray:
-    """[R, B]: whether a square at each of its places shares a column with what each mutant keeps."""
+    """[R, B]: whether a square at each of its positions shares a column with the strip of each mutant."""
     kept = np.zeros((image_width, image_width), bool)
     for mutant in range(image_width):
         kept[mutant, np.arange(mutant, mutant + width) % image_width] = True
@@ -151,7 +151,7 @@ def touched_by_two(touched: np.ndarray) -> Iterable[np.ndarray]:
 
 
 def clean_blocks(block: int, side: int, image_width: int) -> Iterable[np.ndarray]:
-    """What every place of a square leaves clean of wrapping blocks: too many masks to hold at once."""
+    """Masks of clean mutants for each position of a square and wrapping blocks, too many to hold at once."""
     touched = touched_columns(block, side, image_width)
     for rows in touched:
         for columns in touched:
@@ -159,7 +159,7 @@ def clean_blocks(block: int, side: int, image_width: int) -> Iterable[np.ndarray
 
 
 def _lifted(votes: np.ndarray, true: int, budget: int) -> int:
-    """How many rivals can be brought up to the clean votes of the true label; `votes` is used up."""
+    """How many rivals can be lifted to the clean votes of the true label; overwrites `votes`."""
     level = votes[true]
     votes[true] = -1
     rivals = np.sort(votes)[:0:-1]

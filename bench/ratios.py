@@ -1,4 +1,4 @@
-"""How many times faster the library is than the plain code, both checked to agree and timed in one run."""
+"""The speed-up of the library over the plain code, after checking that both agree, in one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stopwatch import Timing, medians
 SIZES = (16, 32, 48, 64, 80, 96, 112)
 CLASSES, WIDTH, IMAGE = 1000, 19, 224
 
-# Name, plain twin, and the ratio aimed at.
+# Plain twin of each defender, and the target ratio.
 PLAIN: dict[str, tuple[Callable[..., np.ndarray], int | None]] = {
     "costcert": (plain.costcert_plain, 800),
     "cbn": (plain.cbn_plain, None),
@@ -23,17 +23,17 @@ PLAIN: dict[str, tuple[Callable[..., np.ndarray], int | None]] = {
     "patchguard": (plain.patchguard_plain, 1000),
     "costcert-masks": (plain.masks_plain, 1000),
 }
-# These look at every pair of regions, so that a few images are all there is time for.
+# These loop over all pairs of regions, so the plain code is timed on a few images only.
 PAIRS_OF_REGIONS = ("patchguard", "costcert-masks")
 
 
 class DisagreementError(Exception):
-    """The library and the plain code gave different answers: no timing means anything."""
+    """The library and the plain code returned different results, so timing them is pointless."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """How many images each side is timed on, and how often."""
+    """Numbers of images for library and plain code, and of rounds."""
 
     rounds: int
     library: int
@@ -44,7 +44,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time per image and size on either side."""
+    """Time per image and size of the plain code and of the library."""
 
     name: str
     plain: Timing
@@ -84,11 +84,11 @@ def squares(sizes: tuple[int, ...] = SIZES) -> list[cc.Square]:
     return [cc.Square(side) for side in sizes]
 
 
-def agree(what: str, library: np.ndarray, plain_answer: np.ndarray) -> None:
-    if not np.array_equal(library, plain_answer):
-        at = int(np.flatnonzero(library != plain_answer)[0])
+def agree(what: str, library: np.ndarray, expected: np.ndarray) -> None:
+    if not np.array_equal(library, expected):
+        at = int(np.flatnonzero(library != expected)[0])
         raise DisagreementError(
-            f"{what}: the library says min-k {library[at]} for image {at}, the plain code {plain_answer[at]}"
+            f"{what}: min-k of image {at} is {library[at]} in the library, {expected[at]} in the plain code"
         )
 
 
@@ -107,7 +107,7 @@ def measure(samples: Samples) -> Iterator[Ratio]:
 def _ratio(
     title: str, name: str, votes: cc.Votes, plain_count: int, patches: list[cc.Square], rounds: int
 ) -> Ratio:
-    """Agreement on the plain sample first: that also has the library compile and count what is touched."""
+    """Checks agreement first, which also makes the library compile and cache touched sets."""
     twin, _ = PLAIN[name]
     few = votes.take(slice(plain_count))
 
@@ -115,11 +115,11 @@ def _ratio(
         return [twin(few.ballots, few.truth, CLASSES, WIDTH, patch.side, IMAGE) for patch in patches]
 
     certified = cc.certify(few, patches, [name])
-    for patch, answer in zip(patches, slow(), strict=True):
-        agree(f"{name} {patch}", certified.min_k(name, patch), answer)
+    for patch, expected in zip(patches, slow(), strict=True):
+        agree(f"{name} {patch}", certified.min_k(name, patch), expected)
     slow_time, fast_time = medians([slow, lambda: cc.certify(votes, patches, [name])], rounds)
-    cases = len(patches)
-    return Ratio(title, slow_time / (len(few) * cases), fast_time / (len(votes) * cases))
+    sizes = len(patches)
+    return Ratio(title, slow_time / (len(few) * sizes), fast_time / (len(votes) * sizes))
 
 
 def measure_soft(samples: Samples) -> Ratio:

@@ -1,18 +1,18 @@
-"""What each engine costs beside the work itself, and what a data set costs, by a rate measured in this run.
+"""Measures the overhead of each engine, and estimates the cost of voting on ImageNet.
 
-    python bench/scale.py                        (about eight minutes on two quiet cores)
-    python bench/scale.py --seconds 1 --shards 4 (a quick look; start-up weighs more)
+    python bench/scale.py                        (about eight minutes on two idle cores)
+    python bench/scale.py --seconds 1 --shards 4 (a short run, in which start-up weighs more)
 
-A shard here is a fixed number of matrix products, the same for every engine, on one thread. Engines are
-compared with as many plain processes of this machine, so that what two busy cores take from each other is not
-blamed on them. No speed makes it fail: a target that is missed is printed as missed.
+A shard here is a fixed number of matrix products on one thread, the same for every engine. Engines are
+compared with the same number of plain processes on this machine, so that contention between cores does not
+count as overhead. A missed target is printed, and is not an error.
 """
 
 from __future__ import annotations
 
 import os
 
-# Before numpy looks at it; workers inherit it.
+# Before numpy is imported, which reads it; workers inherit it.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 import argparse
@@ -39,7 +39,7 @@ TOKENS = 14 * 14
 
 @dataclass(frozen=True)
 class Products:
-    """A shard: so many products of matrices, and a file that says when it was begun and what came out."""
+    """A job whose shards multiply matrices and write a file with their start time and result."""
 
     folder: str
     products: int
@@ -63,10 +63,10 @@ class Products:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measure what engines cost beside the work.")
+    parser = argparse.ArgumentParser(description="Measure the overhead of engines.")
     parser.add_argument("--shards", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=11, help="what one shard takes, about")
-    parser.add_argument("--rate", type=float, help="mutants a second of one GPU, for the cost of a data set")
+    parser.add_argument("--seconds", type=float, default=11, help="approximate time per shard")
+    parser.add_argument("--rate", type=float, help="mutants per second of one GPU, for the cost of ImageNet")
     parser.add_argument("--rank-of", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of is not None:
@@ -96,9 +96,10 @@ def main() -> int:
                 met = "yes" if overhead < OVERHEAD else "no"
                 table.add_row(*row, f"{overhead:+.1%}", f"{with_startup:+.1%}", met)
     table.caption = (
-        "start-up: until the first shard begins; work: from there until all is done and put away; "
+        "start-up: until the first shard starts; work: from there until all are done and cleaned up; "
         "per min: shards; "
-        f"overheads are over the work of as many plain processes; met: the first is below {OVERHEAD:.0%}"
+        "overheads are relative to the same number of plain processes; "
+        f"met: the first is below {OVERHEAD:.0%}"
     )
     console.print(table)
     costs(console, options.rate)
@@ -106,7 +107,7 @@ def main() -> int:
 
 
 def calibrated(seconds: float) -> int:
-    """Products that take about so long, on one thread."""
+    """The number of products that take about this long on one thread."""
     with tempfile.TemporaryDirectory() as folder:
         make = Products(folder, 200).open()
         make(0)
@@ -116,7 +117,7 @@ def calibrated(seconds: float) -> int:
 
 
 def timed(engine: str, workers: int, shards: int, products: int) -> tuple[float, float]:
-    """Seconds until the first shard is begun, and from there to the end."""
+    """Seconds until the first shard starts, and from there to the end."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         if engine == "local":
@@ -148,7 +149,7 @@ def ranks(count: int, shards: int, folder: str, products: int) -> None:
 
 
 def costs(console: Console, rate: float | None) -> None:
-    """Passes of data sets, the operations in them, and hours at the measured rate."""
+    """Forward passes for ImageNet, their FLOPs, and hours at the given rate."""
     table = Table(title="ViT-B/16 at 224 px, columns:19, hidden tokens dropped", width=80)
     table.add_column("data")
     for title in ("images", "passes", "PFLOP", "1 GPU", "8 GPUs", "64 GPUs"):
@@ -163,22 +164,24 @@ def costs(console: Console, rate: float | None) -> None:
             name, f"{images:,}", f"{passes / 1e6:,.1f} M", f"{passes * dropped / 1e15:,.0f}", *hours
         )
     given = (
-        "pass --rate, as bench/vote.py prints it" if rate is None else f"hours at {rate:,.1f} passes/s a GPU"
+        "pass --rate, as bench/vote.py prints it"
+        if rate is None
+        else f"hours at {rate:,.1f} passes/s per GPU"
     )
     table.caption = (
-        f"a pass is {dropped / 1e9:.1f} GFLOP, of the dense model {operations(TOKENS) / 1e9:.1f}; {given}"
+        f"a pass takes {dropped / 1e9:.1f} GFLOP, {operations(TOKENS) / 1e9:.1f} in the dense model; {given}"
     )
     console.print(table)
 
 
 def visible_tokens() -> list[int]:
-    """For each mutant of columns:19, the tokens of 16 x 16 pixels that it shows."""
+    """For each mutant of columns:19, the number of 16 x 16 tokens with a kept pixel."""
     columns = (np.flatnonzero(region.columns.pixels(224)) for region in Columns(19).regions((224, 224)))
     return [14 * len(np.unique(each // 16)) for each in columns]
 
 
 def operations(tokens: int, *, width: int = 768, blocks: int = 12, classes: int = 1000) -> int:
-    """Multiplications and additions of one pass of a ViT-B/16 through so many tokens of its image."""
+    """FLOPs of one forward pass of a ViT-B/16 with this many image tokens."""
     with_class = tokens + 1
     block = 12 * with_class * width**2 + 2 * with_class**2 * width
     return 2 * (tokens * 16 * 16 * 3 * width + blocks * block + width * classes)

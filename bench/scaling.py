@@ -22,7 +22,7 @@ from stopwatch import Timing, medians, timing
 
 @dataclass(frozen=True)
 class Measure:
-    """A measured value in words, and where there is one the target and whether it is met."""
+    """A measured value as text, and its target if there is one."""
 
     name: str
     value: str
@@ -30,16 +30,16 @@ class Measure:
     met: bool | None = None
 
 
-def whole_data_set(images: int) -> Iterator[Measure]:
-    """As large as ImageNet's validation set, which took the paper 1048 s."""
+def entire_dataset(images: int) -> Iterator[Measure]:
+    """The size of ImageNet's validation set, for which the paper reports 1048 s."""
     votes = hard_votes(images)
     time = timing(lambda: cc.certify(votes, squares(), ["costcert"]))
     yield Measure(f"{images:,} images x {len(SIZES)} sizes", f"{time.passed:.2f} s")
-    yield Measure("  cores it got meanwhile", f"{time.busy / time.passed:.2f} of {cores()}")
+    yield Measure("  cores in use", f"{time.busy / time.passed:.2f} of {cores()}")
 
 
 def soft_to_hard(images: int, rounds: int) -> Measure:
-    """Soft ballots of four labels against the hard ballots of the same mutants."""
+    """Time for soft ballots of four labels, relative to hard ballots of the same mutants."""
     soft = soft_votes(images)
     hard = soft.hard()
     times = medians(
@@ -50,26 +50,26 @@ def soft_to_hard(images: int, rounds: int) -> Measure:
 
 
 def two_patches(images: int, checked: int, rounds: int) -> Iterator[Measure]:
-    """Two squares of 32 px at once: 18,721 unions of what one touches."""
+    """Two squares of 32 px at once: 18,721 unions of touched sets."""
     votes, pair = hard_votes(images), cc.Several(cc.Square(32), 2)
     first = timing(lambda: cc.certify(votes.take(slice(1)), [pair], ["costcert"]))
     few = votes.take(slice(checked))
     touched = plain.touched_columns(WIDTH, 32, IMAGE)
-    answers = [
+    expected = [
         plain.costcert_one(row, true, CLASSES, (~union for union in plain.touched_by_two(touched)))
         for row, true in zip(few.ballots, few.truth, strict=True)
     ]
-    agree(str(pair), cc.certify(few, [pair], ["costcert"]).min_k("costcert", pair), np.array(answers))
+    agree(str(pair), cc.certify(few, [pair], ["costcert"]).min_k("costcert", pair), np.array(expected))
     [time] = medians([lambda: cc.certify(votes, [pair], ["costcert"])], rounds)
     per_image = 1e3 * time.passed / images
     yield Measure(
         f"two 32 px patches, {images} images", f"{per_image:.2f} ms/image", "< 10 ms", per_image < 10
     )
-    yield Measure("  once, finding what they touch", f"{first.passed:.2f} s")
+    yield Measure("  once, finding touched sets", f"{first.passed:.2f} s")
 
 
 def three_patches(rounds: int) -> Iterator[Measure]:
-    """Three squares of 16 px at once: what they touch is found once, whatever the number of images."""
+    """Three squares of 16 px at once: touched sets are found once for all images."""
     ablation, size = cc.Columns(WIDTH), (IMAGE, IMAGE)
     several = [cc.Several(cc.Square(16), times) for times in (2, 3)]
 
@@ -80,29 +80,29 @@ def three_patches(rounds: int) -> Iterator[Measure]:
     two, three = (find(patch) for patch in several)
     times = medians([lambda patch=patch: find(patch) for patch in several], rounds)
     yield Measure(
-        f"{three:,} cases of three 16 px patches", f"{times[1].passed:.2f} s", "< 10 s", times[1].passed < 10
+        f"{three:,} sets of three 16 px patches", f"{times[1].passed:.2f} s", "< 10 s", times[1].passed < 10
     )
     ratio = times[1].busy / three / (times[0].busy / two)
-    yield Measure("  per case, to two patches", f"{ratio:.1f} x")
+    yield Measure("  per set, to two patches", f"{ratio:.1f} x")
 
 
 def few_votes_each(images: int, rounds: int) -> Iterator[Measure]:
-    """PatchGuard's masks where every ballot names another label, to what is typical.
+    """PatchGuard's masks if all ballots are for distinct labels, relative to typical ballots.
 
-    With the true label on three mutants far apart, all others contend wherever one of them is touched.
+    With the true label on three mutants far apart, all other labels are rivals wherever one is touched.
     """
     typical = hard_votes(images)
     rng = np.random.default_rng(0)
     distinct = np.stack([rng.permutation(CLASSES)[:IMAGE] for _ in range(images)])
     spread = distinct.copy()
     spread[:, : IMAGE - IMAGE // 3 : IMAGE // 3] = spread[:, :1]
-    about = {"num_classes": CLASSES, "ablation": cc.Columns(WIDTH), "image_size": (IMAGE, IMAGE)}
-    kinds = [typical, *(cc.Votes(ballots, ballots[:, 0], **about) for ballots in (distinct, spread))]
+    kwargs = {"num_classes": CLASSES, "ablation": cc.Columns(WIDTH), "image_size": (IMAGE, IMAGE)}
+    kinds = [typical, *(cc.Votes(ballots, ballots[:, 0], **kwargs) for ballots in (distinct, spread))]
     for name, twin in (("patchguard", plain.patchguard_plain), ("costcert-masks", plain.masks_plain)):
         for votes in kinds:
             few = votes.take(slice(1))
-            answers = twin(few.ballots, few.truth, CLASSES, WIDTH, 32, IMAGE)
-            agree(f"{name}, few votes each", cc.certify(few, [32], [name]).min_k(name, 32), answers)
+            expected = twin(few.ballots, few.truth, CLASSES, WIDTH, 32, IMAGE)
+            agree(f"{name}, few votes each", cc.certify(few, [32], [name]).min_k(name, 32), expected)
         times = medians(
             [lambda votes=votes, name=name: cc.certify(votes, squares(), [name]) for votes in kinds], rounds
         )
@@ -112,27 +112,29 @@ def few_votes_each(images: int, rounds: int) -> Iterator[Measure]:
 
 
 def blocks(images: int, checked: int, rounds: int) -> Iterator[Measure]:
-    """Blocks of 75 px: 50,176 mutants, 37,249 places of a 32 px square."""
+    """Blocks of 75 px: 50,176 mutants, 37,249 positions of a 32 px square."""
     patch = cc.Square(32)
     ballots, truth = synthetic.blocks(images)
     votes = cc.Votes(ballots, truth, num_classes=CLASSES, ablation=cc.Blocks(75), image_size=(IMAGE, IMAGE))
     first = timing(lambda: cc.certify(votes.take(slice(1)), [patch], ["costcert"]))
     if checked:
         few = votes.take(slice(checked))
-        answers = [
+        expected = [
             plain.costcert_one(row, true, CLASSES, plain.clean_blocks(75, 32, IMAGE))
             for row, true in zip(few.ballots, few.truth, strict=True)
         ]
-        agree("blocks:75", cc.certify(few, [patch], ["costcert"]).min_k("costcert", patch), np.array(answers))
+        agree(
+            "blocks:75", cc.certify(few, [patch], ["costcert"]).min_k("costcert", patch), np.array(expected)
+        )
     [time] = medians([lambda: cc.certify(votes, [patch], ["costcert"])], rounds)
     added = in_new_process("blocks", str(images))["added"] / MEGABYTE
     yield Measure(f"blocks:75, {images} images", f"{1e3 * time.passed / images:.0f} ms/image")
-    yield Measure("  once, finding what it touches", f"{first.passed:.2f} s")
+    yield Measure("  once, finding touched sets", f"{first.passed:.2f} s")
     yield Measure("  memory beyond compiling", f"{added:.0f} MB", "< 100 MB", added < 100)
 
 
 def linearity(images: int, rounds: int) -> Iterator[Measure]:
-    """Time of one core per image and size, which should not depend on how many there are."""
+    """CPU time per image and size, which should not depend on their number."""
     votes = hard_votes(4 * images)
     parts = [votes.take(slice(times * images)) for times in (1, 2, 4)]
     times = medians([lambda part=part: cc.certify(part, squares(), ["costcert"]) for part in parts], rounds)
@@ -144,8 +146,8 @@ def linearity(images: int, rounds: int) -> Iterator[Measure]:
     parts = [hard_votes(images, count) for count in classes]
     for count, part in zip(classes, parts, strict=True):
         few = part.take(slice(2))
-        answers = plain.costcert_plain(few.ballots, few.truth, count, WIDTH, 32, IMAGE)
-        agree(f"{count:,} classes", cc.certify(few, [32], ["costcert"]).min_k("costcert", 32), answers)
+        expected = plain.costcert_plain(few.ballots, few.truth, count, WIDTH, 32, IMAGE)
+        agree(f"{count:,} classes", cc.certify(few, [32], ["costcert"]).min_k("costcert", 32), expected)
     times = medians([lambda part=part: cc.certify(part, squares(), ["costcert"]) for part in parts], rounds)
     yield _per_image("100, 1,000, 21,843 classes", [time / images / len(SIZES) for time in times])
     counts = (1, 2, 4, 7)
@@ -159,7 +161,7 @@ def linearity(images: int, rounds: int) -> Iterator[Measure]:
 
 
 def folders(images: tuple[int, int]) -> Iterator[Measure]:
-    """Peak memory of `costcert certify` on votes on disk, which should not depend on how many there are."""
+    """Peak memory of `costcert certify` on votes on disk, which should not depend on their number."""
     if find_spec("costcert.cli") is None:
         return
     peaks = []

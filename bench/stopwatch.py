@@ -1,4 +1,4 @@
-"""Medians of a few rounds: on a shared machine a single timing says little, and the least says too much."""
+"""Timing by the median of a few rounds, because single timings on a shared machine are noisy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Timing(NamedTuple):
-    """Seconds that went by, and seconds of all cores together: only the first grows when others are busy."""
+    """Wall-clock seconds, and CPU seconds of all cores; other processes slow down only the first."""
 
     passed: float
     busy: float
@@ -25,7 +25,7 @@ def timing(work: Callable[[], object]) -> Timing:
 
 
 def medians(works: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
-    """Of each piece of work. Rounds go through all of them, so that a busy moment slows all alike."""
+    """The median timing of each function. Every round runs all of them, so that load affects all equally."""
     times = [[timing(work) for work in works] for _ in range(rounds)]
     return [
         Timing(median(time.passed for time in column), median(time.busy for time in column))

@@ -3,9 +3,9 @@
     python bench/vote.py                             (about two minutes on two quiet cores)
     python bench/vote.py --model DIR --data sample   (stride 4 against 1 on another trained model)
 
-Three ways to ask the same network: one mutant at a time, all of its 196 tokens (how the authors' script
-runs); the same in batches; and in batches with hidden tokens dropped. No speed makes it fail: a target that
-is missed is printed as missed. That dropping no token gives the dense model's logits is checked first.
+Three ways to evaluate the same network: one mutant at a time with all 196 tokens (as the authors' script
+does); the same in batches; and in batches with hidden tokens dropped. A missed target is printed, and is not
+an error. First it checks that the logits with no token dropped are those of the dense model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from costcert.votes.voting import vote
 from stopwatch import Timing, medians, timing
 
 NAME, SIDE, CLASSES = "vit_base_patch16_224", 224, 1000
-# Of every other mutant: 98 with 28 tokens and 14 with 42, as many of each as in all 224.
+# Every other mutant: 98 with 28 tokens and 14 with 42, the same proportion as in all 224.
 MUTANTS = cc.Columns(19, stride=2).regions((SIDE, SIDE))
 DEMO = Path(cc.__file__).parent / "sample" / "model"
 
@@ -42,10 +42,12 @@ DEMO = Path(cc.__file__).parent / "sample" / "model"
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how fast mutants vote, in one run.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", type=Path, default=DEMO, help="a trained model's folder, for the strides")
-    parser.add_argument("--data", default="sample", help="its data")
-    parser.add_argument("--patch", default="2%", help="the patch that is certified against")
-    parser.add_argument("--limit", type=int, default=300, help="how many images vote")
+    parser.add_argument(
+        "--model", type=Path, default=DEMO, help="folder of a trained model, to compare strides"
+    )
+    parser.add_argument("--data", default="sample", help="dataset of this model")
+    parser.add_argument("--patch", default="2%", help="patch to certify against")
+    parser.add_argument("--limit", type=int, default=300, help="number of images")
     options = parser.parse_args()
     console = Console(width=80, highlight=False)
     console.print(
@@ -127,14 +129,14 @@ def _faster(slow: Timing, fast: Timing, target: int) -> tuple[str, ...]:
 
 
 def plain_products(network: nn.Module, run: Callable[[], object]) -> tuple[Callable[[], None], float]:
-    """The matrix products of all linear layers in a run, by themselves, and the operations they take."""
+    """A function that computes only the matrix products of all linear layers in a run, and their FLOPs."""
     shapes: list[tuple[int, int, int]] = []
 
-    def note(layer: nn.Linear, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
+    def record(layer: nn.Linear, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
         rows = inputs[0].numel() // layer.in_features
         shapes.append((rows, layer.in_features, layer.out_features))
 
-    hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, nn.Linear)]
+    hooks = [m.register_forward_hook(record) for m in network.modules() if isinstance(m, nn.Linear)]
     run()
     for hook in hooks:
         hook.remove()
@@ -149,14 +151,14 @@ def plain_products(network: nn.Module, run: Callable[[], object]) -> tuple[Calla
 
 
 def strides(console: Console, folder: Path, data: str, patch: str, limit: int) -> None:
-    """What a stride of 4 saves, and what it costs in certified accuracy."""
+    """Time and certified accuracy of stride 4 compared with stride 1."""
     if not folder.is_dir():
-        console.print(f"Stride 4 against 1: skipped, {folder} is not there (no demo model is bundled yet).")
+        console.print(f"Stride 4 against 1: skipped, {folder} does not exist.")
         return
     model = load_model(folder)
     dataset = limited(parse_dataset(data), limit)
     if not isinstance(model.ablation, cc.Columns | cc.Rows | cc.Blocks):
-        console.print(f"Stride 4 against 1: skipped, {folder} sees {model.ablation}.")
+        console.print(f"Stride 4 against 1: skipped, {folder} was trained on {model.ablation}.")
         return
     table = Table(title=f"{len(dataset)} images of {data}, patch {patch}, CostCert, top 1 and 3", width=80)
     table.add_column("ablation", no_wrap=True)

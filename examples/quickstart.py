@@ -1,4 +1,4 @@
-"""From ballots to certificates in a few seconds, without a network of either kind.
+"""From ballots to certificates in a few seconds, without torch or a network connection.
 
 python examples/quickstart.py
 """
@@ -13,17 +13,17 @@ NAMES = ("panda", "dog", "cat", "bear", "fox", "wolf", "lynx", "hare", "deer", "
 IMAGES, SIDE = 500, 32
 
 
-def ballots_like_a_models(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Ballots [N, B] and truth [N]: easy and hard images, each with labels it is mistaken for.
+def synthetic_ballots(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Ballots [N, B] and truth [N] of easy and hard images, each with labels it is confused with.
 
-    Neighbouring strips see nearly the same pixels, so most of them vote like the one to their left.
+    Neighbouring strips keep nearly the same pixels, so most of them vote like the one to their left.
     """
     truth = rng.integers(0, len(NAMES), IMAGES)
     steps = rng.integers(1, len(NAMES), (IMAGES, 6))
     which = (6 * rng.random((IMAGES, SIDE)) ** 2).astype(int)
-    mistaken = (truth[:, None] + np.take_along_axis(steps, which, axis=1)) % len(NAMES)
-    right = rng.random((IMAGES, SIDE)) < rng.beta(2, 1, (IMAGES, 1))
-    ballots = np.where(right, truth[:, None], mistaken)
+    wrong = (truth[:, None] + np.take_along_axis(steps, which, axis=1)) % len(NAMES)
+    correct = rng.random((IMAGES, SIDE)) < rng.beta(2, 1, (IMAGES, 1))
+    ballots = np.where(correct, truth[:, None], wrong)
     for strip in range(1, SIDE):
         follows = rng.random(IMAGES) < 0.6
         ballots[follows, strip] = ballots[follows, strip - 1]
@@ -31,7 +31,7 @@ def ballots_like_a_models(rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
 
 
 def main() -> None:
-    ballots, truth = ballots_like_a_models(np.random.default_rng(0))
+    ballots, truth = synthetic_ballots(np.random.default_rng(0))
     votes = cc.Votes(
         ballots,
         truth,
@@ -59,9 +59,9 @@ def main() -> None:
     lifted = int(attack.labels[0])
     agree = int((ballots[image] == truth[image]).sum())
     print(
-        f"\nImage {image} shows a {name}, and {agree} of {SIDE} mutants say so. "
+        f"\nImage {image} shows a {name}, and {agree} of {SIDE} mutants vote for it. "
         f"A {patch.side} x {patch.side} patch at row {top}, column {left} touches {len(attack.touched)} "
-        f"mutants. If they vote as the witness says, {NAMES[lifted]} has {attack.scores[lifted]} votes and "
+        f"mutants. With the ballots of the witness, {NAMES[lifted]} has {attack.scores[lifted]} votes and "
         f"{name} {attack.scores[truth[image]]}: {name} is number {attack.position} (a tie counts as lost). "
         f"No patch of this size pushes it out of the top {min_k[image]}."
     )

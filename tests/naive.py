@@ -1,8 +1,8 @@
-"""The slow, honest twin: every definition of the theory as sets, dicts and loops.
+"""The slow twins: every definition of the theory as sets, dicts and loops.
 
 Pixels are (y, x), mutants are numbered from 0, T_p is a frozenset of mutants. A ballot is a dict from
-labels to units, so that a hard ballot is {label: 1} and a soft one holds at most `cap` units. Nothing here
-is shared with the library, and nothing here is fast.
+labels to units, so that a hard ballot is {label: 1} and a soft one holds at most `cap` units. No code is
+shared with the library, and none is optimised.
 """
 
 from itertools import combinations_with_replacement, product
@@ -20,7 +20,7 @@ class Strips(NamedTuple):
 
 
 def segments(length, family):
-    """Kept positions along one axis: `width` from each start, round the end where the family wraps."""
+    """Kept positions along one axis: `width` from each start, wrapping at the end if the family wraps."""
     last = length - 1 if family.wrap else length - family.width
     first, last = family.span or (0, last)
     starts = []
@@ -32,12 +32,12 @@ def segments(length, family):
 
 
 def kept(families, height, width):
-    """Kept pixels of each mutant; pooled families are concatenated, rows slowest within blocks."""
-    whole_height, whole_width = [set(range(height))], [set(range(width))]
+    """Kept pixels of each mutant; pooled families are concatenated, blocks are in row-major order."""
+    all_rows, all_columns = [set(range(height))], [set(range(width))]
     mutants = []
     for family in families:
-        rows = whole_height if family.kind == "columns" else segments(height, family)
-        columns = whole_width if family.kind == "rows" else segments(width, family)
+        rows = all_rows if family.kind == "columns" else segments(height, family)
+        columns = all_columns if family.kind == "rows" else segments(width, family)
         mutants += [frozenset(product(ys, xs)) for ys in rows for xs in columns]
     return mutants
 
@@ -48,12 +48,12 @@ def rectangle(height, width):
 
 
 def shape(mask):
-    """The pixels of a table of 0 and 1."""
+    """The pixels of a mask of 0 and 1."""
     return frozenset((y, x) for y, row in enumerate(mask) for x, pixel in enumerate(row) if pixel)
 
 
 def places(pixels, height, width, times=1):
-    """Every set of pixels `times` patches may cover: each lies wholly inside the image, none wraps."""
+    """Every set of pixels that `times` patches can cover: each is completely inside the image, none wraps."""
     single = []
     for down in range(-height, height):
         for right in range(-width, width):
@@ -69,12 +69,12 @@ def touched(mutants, place):
 
 
 def distinct(sets):
-    """Each set once: patches with the same T_p are one case."""
+    """Each set once: positions with the same T_p count once."""
     return list(dict.fromkeys(sets))
 
 
 def maximal(sets):
-    """The distinct sets that lie inside no other."""
+    """The distinct sets that are not subsets of another."""
     return [one for one in distinct(sets) if not any(one < other for other in sets)]
 
 
@@ -113,7 +113,7 @@ def rank(scores, truth):
 
 
 def extra(rival, truth, ties):
-    """What a rival needs beyond a tie: one unit where ties go to the lowest label and that is not it."""
+    """Units a rival needs beyond a tie: one if ties go to the lowest label and the rival's is higher."""
     return 1 if ties == "lowest" and rival > truth else 0
 
 
@@ -129,12 +129,12 @@ def cheapest_first(gaps, budget):
 
 
 def floor(alpha, truth, tau, num_clean):
-    """What the true label keeps, less what rivals gain, when each clean ballot shifts by tau per label."""
+    """Votes of the true label minus gains of a rival, when each clean ballot shifts by tau per label."""
     return max(0, alpha[truth] - tau * num_clean) - tau * num_clean
 
 
 def costcert(ballots, sets, truth, num_classes, ties="against", cap=1, tau=0):
-    """min-k of CostCert: 1 + the most rivals that some T_p pays for, cheapest first."""
+    """min-k of CostCert: 1 + the most rivals that the budget of some T_p lifts, cheapest first."""
     worst = 0
     for attacked in sets:
         alpha = clean_votes(ballots, attacked, num_classes)
@@ -147,7 +147,7 @@ def costcert(ballots, sets, truth, num_classes, ties="against", cap=1, tau=0):
 
 
 def cbn(ballots, sets, truth, num_classes, ties="against", cap=1, tau=0):
-    """min-k of CBN: 1 + the most rivals that each, alone, could spend the whole budget of some T_p."""
+    """min-k of CBN: 1 + the most rivals that reach the true label, each with all of some T_p's budget."""
     worst = 0
     for attacked in sets:
         alpha = clean_votes(ballots, attacked, num_classes)
@@ -159,7 +159,7 @@ def cbn(ballots, sets, truth, num_classes, ties="against", cap=1, tau=0):
 
 
 def drs(ballots, sets, truth, num_classes, ties="against", cap=1):
-    """min-k of DRS: one Δ, given to every rival and taken from the true label."""
+    """min-k of DRS: one Δ for all positions, added to every rival and subtracted from the true label."""
     total = votes(ballots, num_classes)
     delta = cap * max(len(attacked) for attacked in sets)
     rivals = [y for y in range(num_classes) if y != truth]
@@ -167,7 +167,7 @@ def drs(ballots, sets, truth, num_classes, ties="against", cap=1):
 
 
 def most_in_a_window(ballots, windows, label, outside=frozenset()):
-    """The largest number of ballots for `label` in one window, those in `outside` not counted."""
+    """The largest number of ballots for `label` in one window, without those in `outside`."""
     return max(sum(ballots[i].get(label, 0) for i in window - outside) for window in windows)
 
 
@@ -180,7 +180,7 @@ def masked_scores(ballots, windows, num_classes):
 def patchguard(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset()):
     """min-k of PatchGuard: 1 + the most rivals whose clean votes reach what the true label must keep.
 
-    The window of p removes all that the attacker wrote in T_p, but not what uncertain mutants outside vote.
+    The window of p removes all ballots of T_p, but not those of uncertain mutants outside it.
     """
     worst = 0
     for window in windows:
@@ -193,15 +193,15 @@ def patchguard(ballots, windows, truth, num_classes, ties="against", uncertain=f
 
 
 def costcert_masks(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset()):
-    """min-k of CostCert over PatchGuard's masks: PatchGuard's rivals, paid for cheapest first."""
+    """min-k of CostCert over PatchGuard's masks: PatchGuard's rivals, lifted cheapest first."""
     worst = 0
     for window in windows:
         attacked, unmasked = window | uncertain, len(uncertain - window)
         alpha = clean_votes(ballots, attacked, num_classes)
-        kept_by_truth = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
+        threshold = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
         gaps = []
         for y in range(num_classes):
-            needed = kept_by_truth + extra(y, truth, ties)
+            needed = threshold + extra(y, truth, ties)
             if y != truth and alpha[y] + unmasked >= needed:
                 masked = most_in_a_window(ballots, windows, y, outside=attacked)
                 gaps.append(max(0, needed - alpha[y] + masked))
@@ -245,7 +245,7 @@ def excluded(ballots, sets, label, num_classes, k, ties="against", cap=1):
 
 
 def stability(ballots, sets, num_classes, k, ties="against", cap=1):
-    """How many of today's top-k always stay: j are expelled by lifting j outsiders to the j-th weakest."""
+    """How many labels of the clean top-k always stay: lifting j others to the j-th weakest expels j."""
     listed = order(votes(ballots, num_classes))[:k]
     outsiders = [y for y in range(num_classes) if y not in listed]
     expelled = 0
@@ -261,19 +261,19 @@ def stability(ballots, sets, num_classes, k, ties="against", cap=1):
 
 
 def min_k_bounds(ballots, known, sets, truth, num_classes, ties="against", cap=1):
-    """Lowest and highest min-k of CostCert when only the ballots in `known` have been counted.
+    """Lower and upper bound of CostCert's min-k when only the ballots in `known` have been counted.
 
-    Below, every unknown mutant votes for the true label; above, it belongs to the attacker.
+    In the best case every unknown mutant votes for the true label; in the worst the attacker controls it.
     """
     unknown = frozenset(range(len(ballots))) - known
-    kindest = [{truth: cap} if i in unknown else ballots[i] for i in range(len(ballots))]
-    low = costcert(kindest, sets, truth, num_classes, ties, cap)
+    best_case = [{truth: cap} if i in unknown else ballots[i] for i in range(len(ballots))]
+    low = costcert(best_case, sets, truth, num_classes, ties, cap)
     high = costcert(ballots, [attacked | unknown for attacked in sets], truth, num_classes, ties, cap)
     return low, high
 
 
 def rank_bounds(ballots, known, truth, num_classes, cap=1):
-    """Lowest and highest rank when only the ballots in `known` have been counted."""
+    """Lower and upper bound of the rank when only the ballots in `known` have been counted."""
     unknown = frozenset(range(len(ballots))) - known
     return min_k_bounds(ballots, known, [frozenset()], truth, num_classes, "lowest", cap)[0], costcert(
         ballots, [unknown], truth, num_classes, "lowest", cap
@@ -281,7 +281,7 @@ def rank_bounds(ballots, known, truth, num_classes, cap=1):
 
 
 def position(scores, truth, ties):
-    """Where the true label ends up: behind all it ties with, or where sorting puts it."""
+    """The position of the true label: behind all it ties with, or its `rank` if ties go to the lowest."""
     if ties == "lowest":
         return rank(scores, truth)
     return 1 + sum(scores[y] >= scores[truth] for y in range(len(scores)) if y != truth)
@@ -298,7 +298,7 @@ def single_labels(num_classes):
 
 
 def reachable_votes(ballots, sets, num_classes, ways):
-    """Every vote count some attack reaches: each touched mutant, one after the other, votes in each way."""
+    """All vote counts that attacks reach: each touched mutant casts each of the ballots in `ways`."""
     reached = set()
     for attacked in sets:
         counts = {tuple(clean_votes(ballots, attacked, num_classes))}
@@ -311,9 +311,9 @@ def reachable_votes(ballots, sets, num_classes, ways):
 
 
 def reachable_shifted(ballots, sets, num_classes, cap, tau):
-    """Every vote count reached when touched mutants spread at will and clean ones shift by tau per label.
+    """All vote counts reached when touched mutants cast any ballot and clean ones shift by tau per label.
 
-    A shifted ballot is a ballot: nothing is below zero, and it holds at most `cap` units.
+    A shifted ballot is a valid ballot: no label has fewer than 0 units, and all together at most `cap`.
     """
     anything = spreads(num_classes, cap)
     near = [
@@ -341,7 +341,7 @@ def rewritten(ballots, attacked, num_classes):
 
 
 def reachable_masked(ballots, sets, windows, num_classes):
-    """Every list of PatchGuard scores some attack reaches."""
+    """All lists of PatchGuard scores that attacks reach."""
     return {
         tuple(masked_scores(after, windows, num_classes))
         for attacked in sets
@@ -350,17 +350,17 @@ def reachable_masked(ballots, sets, windows, num_classes):
 
 
 def worst_position(reached, truth, ties):
-    """The last position any attack pushes the true label to."""
+    """The worst position that an attack reaches for the true label."""
     return max(position(scores, truth, ties) for scores in reached)
 
 
 def worst_of_all(reached, truths, ties):
-    """The last position any attack pushes any of the true labels to."""
+    """The worst position that an attack reaches for any of the true labels."""
     return max(position(scores, truth, ties) for scores in reached for truth in truths)
 
 
 def worst_of_any(reached, truths, ties):
-    """The last position any attack pushes the best placed true label to."""
+    """The worst position that an attack reaches for the best of the true labels."""
     worst = 0
     for scores in reached:
         best = min(truths, key=lambda label: (-scores[label], label))
@@ -374,7 +374,7 @@ def worst_of_any(reached, truths, ties):
 
 
 def can_enter(reached, label, k, ties):
-    """Whether some attack brings `label` into the top-k, winning its ties unless they are known."""
+    """Whether an attack brings `label` into the top-k; it wins ties unless they go to the lowest label."""
     for scores in reached:
         if ties == "lowest":
             place = rank(scores, label)
@@ -386,7 +386,7 @@ def can_enter(reached, label, k, ties):
 
 
 def fewest_staying(ballots, reached, num_classes, k, ties):
-    """The smallest number of today's top-k that some attack leaves in the top-k."""
+    """The smallest number of labels of the clean top-k that an attack leaves in the top-k."""
     listed = set(order(votes(ballots, num_classes))[:k])
     fewest = len(listed)
     for scores in reached:
@@ -399,10 +399,10 @@ def fewest_staying(ballots, reached, num_classes, k, ties):
 
 
 def completions(ballots, known, num_classes):
-    """All elections in which the mutants outside `known` vote for any label."""
+    """All ballots in which the mutants outside `known` vote for any label."""
     return rewritten(ballots, frozenset(range(len(ballots))) - known, num_classes)
 
 
 def unions(sets, times):
-    """All that `times` of these sets hold together, the same one taken twice or not."""
+    """All unions of `times` of these sets, with repetition."""
     return distinct(frozenset().union(*chosen) for chosen in combinations_with_replacement(sets, times))

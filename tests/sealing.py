@@ -1,4 +1,4 @@
-"""What somebody who knows about digests does after changing a folder: seal it again."""
+"""Writes the digests of a changed folder again, as a forger who knows the format would."""
 
 import hashlib
 import json

@@ -160,8 +160,7 @@ def test_reference_is_up_to_date():
 
 
 def test_pictures_are_up_to_date():
-    drawn = script(ROOT / "docs" / "geometry.py").pictures()
-    drawn["panda.svg"] = script(ROOT / "docs" / "picture.py").draw()
+    drawn = script(ROOT / "docs" / "figures.py").figures()
     for name, picture in drawn.items():
         assert picture == (ROOT / "docs" / name).read_text(encoding="utf-8"), f"draw {name} again"
     shown = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
@@ -196,7 +195,7 @@ def test_demo_model_certifies_and_shows_an_attack(tmp_path):
     assert len(shares) == 3
     assert 50 < shares[-1] == max(shares)
     assert "is proved" in result.stdout
-    assert "The deployed classifier says" in result.stdout
+    assert "The deployed classifier predicts" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""A classifier of a few numbers, which needs numpy alone and obeys the rule: kept pixels and their place."""
+"""A classifier with a dozen weights, in numpy, whose logits depend only on kept pixels and their position."""
 
 import time
 
@@ -10,10 +10,12 @@ from costcert.models.classifier import Classifier
 
 
 class Tiny(Classifier):
-    """Args:
-    drift: how far logits move with each further mutant asked for at once.
-    pause: seconds for each image, for tests that stop a run.
-    precision: what it says it computes in; in half precision logits may drift further.
+    """A linear classifier of three features of a region.
+
+    Args:
+        drift: what is added to a logit per mutant evaluated in the same call.
+        pause: seconds per image, for tests that stop a run.
+        precision: the precision it reports; in half precision larger drifts are accepted.
     """
 
     num_classes = 4
@@ -24,25 +26,25 @@ class Tiny(Classifier):
         self.seed, self.drift, self.pause, self.precision = seed, drift, pause, precision
         self.class_names = class_names
         self.weights = np.random.default_rng(seed).normal(size=(3, self.num_classes)).astype(np.float32)
-        self.asked = []
+        self.evaluated = []
 
     def prepare(self, image):
         grey = image.convert("L").resize((self.image_size[1], self.image_size[0]), Image.Resampling.NEAREST)
         return np.asarray(grey)[..., None]
 
     def logits(self, images, regions):
-        self.asked.append((len(images), len(regions)))
+        self.evaluated.append((len(images), len(regions)))
         time.sleep(self.pause * len(images))
-        answers = np.empty((len(images), len(regions), self.num_classes), dtype=np.float32)
+        logits = np.empty((len(images), len(regions), self.num_classes), dtype=np.float32)
         height, width = self.image_size
-        for place, region in enumerate(regions):
+        for mutant, region in enumerate(regions):
             kept = np.ix_(region.rows.pixels(height), region.columns.pixels(width))
             for image, pixels in enumerate(images):
-                seen = pixels[..., 0][kept].astype(np.float32) / 255
-                features = np.array([seen.mean(), seen.max(), region.columns.start / width], np.float32)
-                answers[image, place] = features @ self.weights
-        answers[..., 0] += self.drift * len(images) * len(regions)
-        return answers
+                visible = pixels[..., 0][kept].astype(np.float32) / 255
+                features = np.array([visible.mean(), visible.max(), region.columns.start / width], np.float32)
+                logits[image, mutant] = features @ self.weights
+        logits[..., 0] += self.drift * len(images) * len(regions)
+        return logits
 
     def metadata(self):
         return {"name": "tiny", "digest": f"seed {self.seed}", "preprocessing": {}, "hide": "crop"}
@@ -59,16 +61,16 @@ def pictures(count=10, seed=1, *, class_names=None):
 
 
 class Leaky(Tiny):
-    """Lets every mutant see how bright the whole picture is, against the rule."""
+    """An invalid classifier: its logits depend on the brightness of the entire image."""
 
     def logits(self, images, regions):
-        answers = super().logits(images, regions)
-        answers[..., 1] += images.mean(axis=(1, 2, 3))[:, None]
-        answers[..., 2] += (255 - images).mean(axis=(1, 2, 3))[:, None]
-        return answers
+        logits = super().logits(images, regions)
+        logits[..., 1] += images.mean(axis=(1, 2, 3))[:, None]
+        logits[..., 2] += (255 - images).mean(axis=(1, 2, 3))[:, None]
+        return logits
 
 
 def greys(count=6):
-    """Pictures that `Leaky` gets right by looking beyond its region."""
+    """Images that `Leaky` classifies correctly by using pixels outside of regions."""
     images = np.random.default_rng(0).integers(120, 136, (count, 6, 8), dtype=np.uint8)
     return ArrayDataset("greys", images, (images.mean(axis=(1, 2)) < 127.5) + 1)

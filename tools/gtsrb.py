@@ -1,12 +1,12 @@
-"""GTSRB as three `.npz` files that `costcert` reads: to fit, to validate on whole tracks, and to test.
+"""Converts GTSRB to three `.npz` files that `costcert` reads: training, validation and test.
 
     python tools/gtsrb.py --arrays gtsrb_train.npz gtsrb_test.npz --out data
     python tools/gtsrb.py --torchvision data --out data
 
-A track is 30 frames of one sign, near-duplicates of one another, so tracks are never cut: with arrays their
-own `is_val_track` says which ones are held out, with torchvision's files every fifth track of a class.
-Training images that show a sign of the test set (`overlaps_test`) are left out where that is known. All
-images become 32 x 32 pixels, resized with the bilinear filter.
+A track is 30 frames of one sign, near-duplicates of each other, so tracks are never split: `is_val_track` of
+the arrays selects those for validation; of torchvision's files it is every fifth track of a class. Training
+images that show a sign of the test set (`overlaps_test`) are left out if that is known. torchvision's images
+are resized to 32 x 32 pixels with the bilinear filter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="GTSRB as three .npz files.")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--arrays", type=Path, nargs=2, metavar=("TRAIN", "TEST"))
-    source.add_argument("--torchvision", type=Path, metavar="FOLDER", help="where torchvision keeps GTSRB")
+    source.add_argument("--torchvision", type=Path, metavar="FOLDER", help="root folder of torchvision")
     parser.add_argument("--out", type=Path, default=Path("data"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

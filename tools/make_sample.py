@@ -1,9 +1,9 @@
-"""Makes the package's sample: the first 50 images of each class of Fashion-MNIST's test set.
+"""Writes the package's sample dataset: the first 50 images of each class of Fashion-MNIST's test set.
 
     python tools/make_sample.py [FOLDER]
 
 FOLDER holds t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz, as Debian's dataset-fashion-mnist does.
-The images stay in the order of the test set, and are named by their number in it.
+The images keep the order of the test set, and their ids are their indices in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from costcert.datasets.idx import idx
 
-EACH = 50
+PER_CLASS = 50
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
@@ -25,7 +25,7 @@ OUT = Path(__file__).parents[1] / "src" / "costcert" / "sample" / "fashion_mnist
 def main(folder: str = "/usr/share/datasets/fashion-mnist") -> None:
     test = idx(folder, "test")
     chosen = np.sort(
-        np.concatenate([np.flatnonzero(test.labels == label)[:EACH] for label in range(len(CLASSES))])
+        np.concatenate([np.flatnonzero(test.labels == label)[:PER_CLASS] for label in range(len(CLASSES))])
     )
     np.savez_compressed(
         OUT,

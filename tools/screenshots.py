@@ -1,4 +1,4 @@
-"""Draws docs/explorer*.png: the page of `costcert explore --demo` in a headless Chromium.
+"""Takes the screenshots docs/explorer*.png of `costcert explore --demo` in a headless Chromium.
 
 python tools/screenshots.py
 """
@@ -20,7 +20,7 @@ from costcert.explorer.service import create_app
 from costcert.explorer.serving import address, listening, server
 
 DOCS = Path(__file__).parents[1] / "docs"
-# Name, width, height, colours; only what fits the window is drawn.
+# Name, width and height of the window, colour scheme.
 SHOTS = (
     ("explorer.png", 1280, 930, "light"),
     ("explorer-dark.png", 1280, 930, "dark"),
@@ -44,24 +44,24 @@ def main() -> None:
             page.goto(address(socket, "127.0.0.1"))
             page.wait_for_selector("html[data-ready]")
             page.wait_for_load_state("networkidle")
-            stage_the_scene(page)
+            move_to_worst_position(page)
             write(page.screenshot(), DOCS / name)
             page.close()
         browser.close()
     running.should_exit = True
 
 
-def stage_the_scene(page: Any) -> None:
-    """An image that is certified, though a rival passes, with the sticker where it does most."""
+def move_to_worst_position(page: Any) -> None:
+    """Move the patch to its worst position on the first image: a rival passes, but the label stays."""
     page.click("#worst")
     page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(400)
 
 
 def write(shot: bytes, path: Path) -> None:
-    """Few colours make a small file, and nobody sees the difference."""
-    picture = Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, dither=Image.Dither.NONE)
-    picture.save(path, optimize=True)
+    """Write a PNG with a palette, which is much smaller and looks the same."""
+    image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, dither=Image.Dither.NONE)
+    image.save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size // 1000} kB")
 
 

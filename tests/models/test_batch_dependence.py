@@ -1,4 +1,4 @@
-"""A model that says something else about a mutant when others are beside it is refused, and no other is."""
+"""Models whose logits depend on the rest of the batch are refused, and no others."""
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ from torch.nn import functional
 import costcert as cc
 from costcert.datasets.arrays import ArrayDataset
 from costcert.errors import CostcertError
-from costcert.models.batch_dependence import ROUNDING, refuse_batch_dependence, unlike_pictures
+from costcert.models.batch_dependence import ROUNDING, probe_images, refuse_batch_dependence
 from costcert.models.checkpoints import digest
 from costcert.models.loading import load_model
 from costcert.models.torchvision_repair import import_timm
@@ -23,58 +23,58 @@ torch.set_num_threads(1)
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
 REGIONS = cc.Columns(6, stride=5).regions((32, 32))
-DEPENDS = "when others are beside it"
+DEPENDS = "depend on the others in its batch"
 TINY_REGIONS = cc.Columns(3).regions(Tiny.image_size)
 
 
-def brightness(pictures):
-    return pictures.reshape(len(pictures), -1, 3).mean(axis=1, dtype=np.float64) / 255
+def brightness(images):
+    return images.reshape(len(images), -1, 3).mean(axis=1, dtype=np.float64) / 255
 
 
-def contrast(pictures):
-    return pictures.reshape(len(pictures), -1, 3).std(axis=1, dtype=np.float64) / 255
+def contrast(images):
+    return images.reshape(len(images), -1, 3).std(axis=1, dtype=np.float64) / 255
 
 
-def without_batch_mean(pictures):
-    return brightness(pictures) - brightness(pictures).mean(axis=0)
+def without_batch_mean(images):
+    return brightness(images) - brightness(images).mean(axis=0)
 
 
-def hardly_without_batch_mean(pictures):
-    return brightness(pictures) - 5e-3 * brightness(pictures).mean(axis=0)
+def hardly_without_batch_mean(images):
+    return brightness(images) - 5e-3 * brightness(images).mean(axis=0)
 
 
-def by_batch_maximum(pictures):
-    return brightness(pictures / max(pictures.max(), 1))
+def by_batch_maximum(images):
+    return brightness(images / max(images.max(), 1))
 
 
-def by_batch_contrast(pictures):
-    return contrast(pictures) / (contrast(pictures).std(axis=0) + 1e-3)
+def by_batch_contrast(images):
+    return contrast(images) / (contrast(images).std(axis=0) + 1e-3)
 
 
-def sorted_by_batch(pictures):
-    return np.sort(brightness(pictures), axis=0)
+def sorted_by_batch(images):
+    return np.sort(brightness(images), axis=0)
 
 
-def softmax_over_batch(pictures):
-    return np.exp(brightness(pictures)) / np.exp(brightness(pictures)).sum(axis=0)
+def softmax_over_batch(images):
+    return np.exp(brightness(images)) / np.exp(brightness(images)).sum(axis=0)
 
 
-def counting_batch(pictures):
-    return brightness(pictures) + len(pictures)
+def counting_batch(images):
+    return brightness(images) + len(images)
 
 
-def seeing_its_neighbour(pictures):
-    return brightness(pictures) + 0.01 * np.roll(brightness(pictures), 1, axis=0)
+def mixed_with_neighbour(images):
+    return brightness(images) + 0.01 * np.roll(brightness(images), 1, axis=0)
 
 
-def broken_by_others(pictures):
-    return brightness(pictures) if len(pictures) == 1 else np.full((len(pictures), 3), np.nan)
+def nan_in_larger_batches(images):
+    return brightness(images) if len(images) == 1 else np.full((len(images), 3), np.nan)
 
 
-def without_bright_ones(pictures):
-    """Depends on its batch only where one of the pictures is bright."""
-    bright = (pictures.mean(axis=(1, 2, 3)) > 200).any()
-    return brightness(pictures) - bright * brightness(pictures).mean(axis=0)
+def without_batch_mean_if_bright(images):
+    """Depends on its batch only if one of the images is bright."""
+    bright = (images.mean(axis=(1, 2, 3)) > 200).any()
+    return brightness(images) - bright * brightness(images).mean(axis=0)
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 2], ids=lambda size: f"batch size {size}")
@@ -89,105 +89,105 @@ def without_bright_ones(pictures):
         sorted_by_batch,
         softmax_over_batch,
         counting_batch,
-        seeing_its_neighbour,
-        broken_by_others,
+        mixed_with_neighbour,
+        nan_in_larger_batches,
     ],
 )
 def test_functions_that_depend_on_their_batch_are_refused(function, normalised, batch_size):
-    """Whatever batch size is set: another run may set another."""
+    """With any batch size, because another run may set another."""
     with pytest.raises(CostcertError, match=DEPENDS):
         load_model(function, image_size=32, batch_size=batch_size, **normalised)
 
 
 @pytest.mark.parametrize("function", [brightness, contrast, lambda x: np.zeros((len(x), 3))])
 @pytest.mark.parametrize("normalised", [{}, {"mean": 0.5, "std": 0.25}], ids=["raw", "normalised"])
-def test_honest_functions_pass(function, normalised):
+def test_independent_functions_pass(function, normalised):
     refuse_batch_dependence(load_model(function, image_size=32, **normalised), IMAGES, REGIONS)
 
 
-def test_dependence_that_only_real_images_show_is_refused_there():
-    model = load_model(without_bright_ones, image_size=32)
+def test_dependence_that_only_real_images_trigger_is_refused_there():
+    model = load_model(without_batch_mean_if_bright, image_size=32)
     refuse_batch_dependence(model, IMAGES, REGIONS)
     everything = cc.Columns(32, stride=32).regions((32, 32))
     with pytest.raises(CostcertError, match=DEPENDS):
         refuse_batch_dependence(model, 200 + IMAGES // 5, everything)
 
 
-def test_what_is_random_is_refused_as_such():
+def test_random_models_are_refused_as_such():
     rng = np.random.default_rng(0)
-    with pytest.raises(CostcertError, match=r"each time it is asked .* switch off what is random"):
+    with pytest.raises(CostcertError, match=r"not deterministic: two evaluations .* disable what is random"):
         load_model(lambda x: brightness(x) + rng.normal(size=(len(x), 3)), image_size=32)
 
 
-def test_alone_is_a_batch_of_one_and_together_a_batch_of_all():
+def test_mutants_are_evaluated_one_by_one_and_in_one_batch():
     sizes = []
     model = load_model(lambda x: [sizes.append(len(x)), brightness(x)][1], image_size=32, batch_size=1)
     sizes.clear()
     refuse_batch_dependence(model, IMAGES, REGIONS)
-    alone, beside, together = len(IMAGES) * len(REGIONS), (len(IMAGES) + 2) * len(REGIONS), 2 * len(REGIONS)
-    assert sizes == [1] * alone + [beside, together]
+    alone, mixed, batched = len(IMAGES) * len(REGIONS), (len(IMAGES) + 2) * len(REGIONS), 2 * len(REGIONS)
+    assert sizes == [1] * alone + [mixed, batched]
     assert model.batch_size == 1
 
 
-def test_batches_that_do_not_fit_into_memory_are_compared_as_large_as_they_fit():
-    class Narrow:
+def test_batches_that_do_not_fit_into_memory_are_compared_at_the_largest_size_that_fits():
+    class LimitedMemory:
         def __init__(self, function):
             self.function, self.sizes = function, []
 
-        def __call__(self, pictures):
-            self.sizes.append(len(pictures))
-            if len(pictures) > 3:
+        def __call__(self, images):
+            self.sizes.append(len(images))
+            if len(images) > 3:
                 raise MemoryError
-            return self.function(pictures)
+            return self.function(images)
 
-    honest = Narrow(brightness)
-    model = load_model(honest, image_size=32)
-    assert model.batch_size is None, "the size of a trial is not that of a run"
-    assert 3 in honest.sizes
+    independent = LimitedMemory(brightness)
+    model = load_model(independent, image_size=32)
+    assert model.batch_size is None, "the test must not change the batch size of a run"
+    assert 3 in independent.sizes
     with pytest.raises(CostcertError, match=DEPENDS):
-        load_model(Narrow(without_batch_mean), image_size=32)
+        load_model(LimitedMemory(without_batch_mean), image_size=32)
 
 
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_rounding_depends_on_the_precision(precision):
-    """Any classifier can be asked, not only those that are loaded here."""
+    """For any classifier, not only those of `load_model`."""
     images = np.stack([Tiny().prepare(pictures().image(n)) for n in range(2)])
     largest = np.abs(Tiny().logits(images, TINY_REGIONS)).max()
-    further = (len(images) + 2) * len(TINY_REGIONS) - 1
+    others = (len(images) + 2) * len(TINY_REGIONS) - 1
 
-    def moving(share):
-        return Tiny(drift=share * largest / further, precision=precision)
+    def drifting(share):
+        return Tiny(drift=share * largest / others, precision=precision)
 
-    refuse_batch_dependence(moving(0.9 * ROUNDING[precision]), images, TINY_REGIONS)
-    with pytest.raises(CostcertError, match=f"tiny says .* {DEPENDS}"):
-        refuse_batch_dependence(moving(1.2 * ROUNDING[precision]), images, TINY_REGIONS)
+    refuse_batch_dependence(drifting(0.9 * ROUNDING[precision]), images, TINY_REGIONS)
+    with pytest.raises(CostcertError, match=f"the logits of tiny .* {DEPENDS}"):
+        refuse_batch_dependence(drifting(1.2 * ROUNDING[precision]), images, TINY_REGIONS)
 
 
-def test_nothing_asked_is_nothing_refused():
+def test_without_mutants_nothing_is_evaluated():
     model = Tiny(drift=1)
     refuse_batch_dependence(model, np.zeros((0, 6, 8, 1), np.uint8), TINY_REGIONS)
     refuse_batch_dependence(model, np.zeros((2, 6, 8, 1), np.uint8), [])
-    assert model.asked == []
+    assert model.evaluated == []
 
 
-def test_the_try_out_is_the_same_every_time_and_its_pictures_are_unlike():
-    once = unlike_pictures(3, (40, 30, 3))
-    assert np.array_equal(once, unlike_pictures(3, (40, 30, 3)))
-    means, spreads, maxima = (getattr(once, name)(axis=(1, 2)) for name in ("mean", "std", "max"))
+def test_probe_images_are_always_the_same_and_differ_from_each_other():
+    images = probe_images(3, (40, 30, 3))
+    assert np.array_equal(images, probe_images(3, (40, 30, 3)))
+    means, spreads, maxima = (getattr(images, name)(axis=(1, 2)) for name in ("mean", "std", "max"))
     for statistics in (means, spreads, maxima):
         assert len(np.unique(statistics.round(2), axis=0)) == 3
     assert spreads.min() > 0
 
 
 class StuckNorm(nn.BatchNorm2d):
-    """Stays in training mode, as some networks freeze what they want to keep."""
+    """Stays in training mode, as in networks that override `train`."""
 
     def train(self, mode=True):
         return super().train(True)
 
 
 class BatchNorm(nn.Module):
-    """Says that it evaluates, and looks at the batch."""
+    """In evaluation mode, but uses batch statistics."""
 
     def forward(self, features):
         return functional.batch_norm(features, None, None, training=True)
@@ -210,7 +210,7 @@ NORMS = [nn.InstanceNorm2d(3), nn.GroupNorm(1, 3), nn.GroupNorm(3, 3), nn.Identi
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_statistics_of_the_batch_are_found_behind_those_of_a_picture(norm):
+def test_batch_statistics_are_found_behind_statistics_of_single_images(norm):
     with pytest.raises(CostcertError, match=DEPENDS):
         load_model(behind(norm, BatchNorm()), image_size=32, mean=0.5, std=0.5)
 
@@ -222,15 +222,15 @@ def test_a_layer_that_stays_in_training_mode_is_named(norm):
 
 
 def test_a_network_that_stays_in_training_mode_itself_is_refused():
-    class Stubborn(nn.Sequential):
+    class StuckNetwork(nn.Sequential):
         def train(self, mode=True):
             return super().train(True)
 
-    with pytest.raises(CostcertError, match=r"after eval\(\): it \(a Stubborn\) may"):
-        load_model(Stubborn(nn.Flatten(), nn.LazyLinear(3)), image_size=32, mean=0.5, std=0.5)
+    with pytest.raises(CostcertError, match=r"after eval\(\): it \(a StuckNetwork\) may"):
+        load_model(StuckNetwork(nn.Flatten(), nn.LazyLinear(3)), image_size=32, mean=0.5, std=0.5)
 
 
-def test_a_layer_put_in_later_is_refused_too():
+def test_a_layer_replaced_later_is_refused_too():
     network = behind(nn.Identity(), nn.BatchNorm2d(3))
     model = load_model(network, image_size=32, mean=0.5, std=0.5)
     model.logits(IMAGES, REGIONS)
@@ -284,7 +284,7 @@ class Quantisable(nn.Module):
         return self.restore(self.last(self.features(self.quantise(pixels))))
 
 
-def quantised_beforehand(seed):
+def statically_quantised(seed):
     network = Quantisable(seed).eval()
     network.qconfig = torch.ao.quantization.get_default_qconfig("x86")
     prepared = torch.ao.quantization.prepare(network)
@@ -292,24 +292,24 @@ def quantised_beforehand(seed):
     return torch.ao.quantization.convert(prepared)
 
 
-# torch announces that a package of its own will take over.
+# torch.ao.quantization is deprecated in favour of another package of torch.
 @pytest.mark.filterwarnings("ignore")
 class TestQuantisedTorch:
     @pytest.mark.parametrize("seed", range(3))
-    def test_by_the_range_of_the_batch_is_refused(self, seed):
+    def test_dynamically_is_refused(self, seed):
         network = torch.ao.quantization.quantize_dynamic(Quantisable(seed).eval(), {nn.Linear})
-        with pytest.raises(CostcertError, match=f"torch:Quantisable says .* {DEPENDS}"):
+        with pytest.raises(CostcertError, match=f"the logits of torch:Quantisable .* {DEPENDS}"):
             load_model(network, image_size=32, mean=0.5, std=0.5)
 
-    def test_by_ranges_fixed_beforehand_votes(self):
-        model = load_model(quantised_beforehand(0), image_size=32, mean=0.5, std=0.5)
+    def test_statically_votes(self):
+        model = load_model(statically_quantised(0), image_size=32, mean=0.5, std=0.5)
         refuse_batch_dependence(model, IMAGES, REGIONS)
         votes = cc.vote(model, ArrayDataset("two", IMAGES, np.array([0, 3])), "columns:6/stride=5")
         assert votes.provenance["model"]["digest"] == model.metadata()["digest"]
 
-    def test_has_a_digest_that_all_its_weights_decide(self):
-        network, weights = quantised_beforehand(0), quantised_beforehand(0).state_dict()
-        found = {digest(network), digest(quantised_beforehand(1))}
+    def test_has_a_digest_of_all_its_weights(self):
+        network, weights = statically_quantised(0), statically_quantised(0).state_dict()
+        found = {digest(network), digest(statically_quantised(1))}
         packed, bias = weights["last._packed_params._packed_params"]
         numbers, zeros = packed.int_repr(), packed.q_per_channel_zero_points()
         scales, convolution = packed.q_per_channel_scales(), weights["features.0.weight"]
@@ -327,13 +327,13 @@ class TestQuantisedTorch:
         assert len(found) == 7
         assert digest(Stateful(weights)) == digest(network)
 
-    def test_state_that_has_no_digest_is_a_sentence(self):
+    def test_state_without_a_digest_is_an_error(self):
         with pytest.raises(CostcertError, match="the weights hold a set under 'odd'"):
             digest(Stateful({"odd": {1, 2}}))
 
 
 class Stateful(nn.Module):
-    """A network of this state."""
+    """A network with this state_dict."""
 
     def __init__(self, state):
         super().__init__()
@@ -352,7 +352,7 @@ def onnx_network(path, batch="n"):
         for name, shape in shapes.items()
     ]
     nodes = [
-        helper.make_node("Conv", ["pictures", "first"], ["a"]),
+        helper.make_node("Conv", ["images", "first"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
         helper.make_node("Conv", ["b", "second"], ["c"]),
         helper.make_node("Relu", ["c"], ["d"]),
@@ -363,7 +363,7 @@ def onnx_network(path, batch="n"):
     graph = helper.make_graph(
         nodes,
         "network",
-        [helper.make_tensor_value_info("pictures", TensorProto.FLOAT, [batch, 3, 32, 32])],
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, 32, 32])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, 4])],
         weights,
     )
@@ -374,7 +374,7 @@ def onnx_network(path, batch="n"):
 class Noise(quantization.CalibrationDataReader):
     def __init__(self):
         rng = np.random.default_rng(1)
-        self.left = [{"pictures": rng.normal(size=(1, 3, 32, 32)).astype(np.float32)} for _ in range(4)]
+        self.left = [{"images": rng.normal(size=(1, 3, 32, 32)).astype(np.float32)} for _ in range(4)]
 
     def get_next(self):
         return self.left.pop() if self.left else None
@@ -382,7 +382,7 @@ class Noise(quantization.CalibrationDataReader):
 
 @pytest.mark.parametrize("batch", ["n", 5], ids=lambda batch: f"batch {batch}")
 @pytest.mark.parametrize("kinds", [None, ["MatMul"], ["Conv"]], ids=str)
-def test_onnx_quantised_by_the_range_of_the_batch_is_refused(tmp_path, batch, kinds):
+def test_dynamically_quantised_onnx_is_refused(tmp_path, batch, kinds):
     plain = onnx_network(tmp_path / "plain.onnx", batch)
     quantization.quantize_dynamic(plain, tmp_path / "m.onnx", op_types_to_quantize=kinds)
     with pytest.raises(CostcertError, match=f"{DEPENDS} .* dynamic quantisation"):
@@ -390,20 +390,20 @@ def test_onnx_quantised_by_the_range_of_the_batch_is_refused(tmp_path, batch, ki
 
 
 @pytest.mark.parametrize("batch", ["n", 1, 5], ids=lambda batch: f"batch {batch}")
-def test_onnx_in_float_passes(tmp_path, batch):
+def test_float_onnx_passes(tmp_path, batch):
     model = load_model(f"onnx:{onnx_network(tmp_path / 'm.onnx', batch)}", mean=0.5, std=0.5)
     refuse_batch_dependence(model, IMAGES, REGIONS)
 
 
 @pytest.mark.parametrize("form", quantization.QuantFormat)
-def test_onnx_quantised_by_ranges_fixed_beforehand_passes(tmp_path, form):
+def test_statically_quantised_onnx_passes(tmp_path, form):
     plain = onnx_network(tmp_path / "plain.onnx")
     quantization.quantize_static(plain, tmp_path / "m.onnx", Noise(), quant_format=form)
     refuse_batch_dependence(load_model(f"onnx:{tmp_path / 'm.onnx'}", mean=0.5, std=0.5), IMAGES, REGIONS)
 
 
-def test_onnx_quantised_by_its_own_range_passes(tmp_path):
-    """A file that takes one picture at a time has no batch to look at."""
+def test_dynamically_quantised_onnx_of_batch_size_one_passes(tmp_path):
+    """A file that takes one image at a time cannot depend on a batch."""
     plain = onnx_network(tmp_path / "plain.onnx", batch=1)
     quantization.quantize_dynamic(plain, tmp_path / "m.onnx")
     refuse_batch_dependence(load_model(f"onnx:{tmp_path / 'm.onnx'}", mean=0.5, std=0.5), IMAGES, REGIONS)

@@ -1,4 +1,4 @@
-"""What a mutant may depend on: its kept pixels and their position, and nothing else, bit for bit."""
+"""Logits of a mutant depend on its kept pixels and their position, and on nothing else, bit for bit."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from costcert.models.torchvision_repair import import_timm
 from costcert.models.views import indices, kept
 
 timm = import_timm()
-# The networks here are too small for threads to pay.
+# The networks here are too small for threads to be faster.
 torch.set_num_threads(1)
 
 SIZE = HEIGHT, WIDTH = 24, 32
@@ -62,7 +62,7 @@ VITS = {
 
 
 def convolutional(channels=3):
-    """Sees far, so that a hidden pixel that shines through anywhere is noticed."""
+    """A network with a large receptive field, so that a leak of hidden pixels is detected anywhere."""
     torch.manual_seed(2)
     network = nn.Sequential(
         nn.Conv2d(channels, 8, 5, padding=2),
@@ -92,10 +92,10 @@ def small_resnet(ablation):
     return Mutants(timm.models.ResNet(timm.models.resnet.BasicBlock, num_classes=CLASSES, **options), crops)
 
 
-def by_function(pictures):
-    """Not linear, and of the whole picture."""
+def nonlinear(images):
+    """A nonlinear function of all pixels."""
     weights = np.random.default_rng(0).normal(size=(HEIGHT * WIDTH * 3, CLASSES))
-    return np.tanh(pictures.reshape(len(pictures), -1) / 64 - 1) @ weights
+    return np.tanh(images.reshape(len(images), -1) / 64 - 1) @ weights
 
 
 WAYS = {
@@ -104,8 +104,8 @@ WAYS = {
         for hide in ("zero", "black", "mean")
     },
     "zero before a ViT": lambda _: Mutants(vit(), Painted("zero", RGB)),
-    "raw black": lambda _: Mutants(CallableNetwork(by_function), Painted("black", RAW)),
-    "raw mean": lambda _: Mutants(CallableNetwork(by_function), Painted("mean", RAW)),
+    "raw black": lambda _: Mutants(CallableNetwork(nonlinear), Painted("black", RAW)),
+    "raw mean": lambda _: Mutants(CallableNetwork(nonlinear), Painted("mean", RAW)),
     "strip network": strip_net,
     "tall strip network": lambda ablation: strip_net(ablation, "tall"),
     "crops": small_resnet,
@@ -144,24 +144,24 @@ def test_rewriting_a_patch_changes_no_mutant_that_it_does_not_touch(way, ablatio
         after = model.logits(attacked, regions)
         assert np.array_equal(after[:, ~touched], before[:, ~touched])
         if height > 1:
-            assert (after[:, touched] != before[:, touched]).any(), "this test would notice nothing"
+            assert (after[:, touched] != before[:, touched]).any(), "this test would detect nothing"
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=str)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_network_is_shown_nothing_that_is_hidden(way, ablation):
-    """Every hidden pixel may be anything at all, infinite and NaN too, and the input is the same."""
+def test_network_inputs_do_not_depend_on_hidden_pixels(way, ablation):
+    """With any values of hidden pixels, infinite and NaN too, the input is the same."""
     view = WAYS[way](ablation).view
     pixels = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float()
     everyone = torch.arange(len(pixels))
     for region in ablation.regions(SIZE)[::5]:
-        shown = view.show(pixels, everyone, [region] * len(pixels))
+        inputs = view.inputs(pixels, everyone, [region] * len(pixels))
         hidden = ~torch.from_numpy(visible(region))
         for value in (float("nan"), float("inf"), -1e30):
             other = pixels.masked_fill(hidden, value)
-            again = view.show(other, everyone, [region] * len(pixels))
+            again = view.inputs(other, everyone, [region] * len(pixels))
             for one, two in zip(
-                shown if isinstance(shown, tuple) else [shown],
+                inputs if isinstance(inputs, tuple) else [inputs],
                 again if isinstance(again, tuple) else [again],
                 strict=True,
             ):
@@ -191,8 +191,8 @@ def test_with_every_token_kept_dropping_tokens_is_the_dense_model(options):
 
 
 @pytest.mark.parametrize("options", VITS.values(), ids=VITS)
-def test_tokens_are_those_of_the_dense_model_without_attention_to_the_others(options):
-    """The slow twin: all tokens are embedded, and those that see no kept pixel are taken out by hand."""
+def test_dropping_tokens_matches_removing_them_from_the_dense_model(options):
+    """The slow twin embeds all tokens, and then removes those that hold no kept pixel."""
     network = vit(**options)
     mutants = Mutants(network, DropTokens(network, SIZE))
     height, width = network.patch_embed.patch_size
@@ -223,8 +223,8 @@ def test_a_distilled_vit_drops_tokens_too():
     mutants = Mutants(network, DropTokens(network, (32, 32)))
     pixels = torch.randn(2, 3, 32, 32)
     with torch.inference_mode():
-        whole = Region(Segment(0, 32), Segment(0, 32))
-        torch.testing.assert_close(mutants(pixels, whole), network(pixels), rtol=1e-4, atol=1e-5)
+        everything = Region(Segment(0, 32), Segment(0, 32))
+        torch.testing.assert_close(mutants(pixels, everything), network(pixels), rtol=1e-4, atol=1e-5)
 
 
 def test_only_vits_drop_tokens():
@@ -232,53 +232,53 @@ def test_only_vits_drop_tokens():
     with pytest.raises(CostcertError, match=r"drop-tokens needs a ViT .*; timm:resnet18 is a ResNet"):
         DropTokens(resnet, (224, 224), "timm:resnet18")
     hybrid = timm.create_model("vit_tiny_r_s16_p8_224")
-    with pytest.raises(CostcertError, match=r"own piece of the picture alone; timm:hybrid .* HybridEmbed"):
+    with pytest.raises(CostcertError, match=r"depend on their own patch alone; timm:hybrid .* HybridEmbed"):
         DropTokens(hybrid, (224, 224), "timm:hybrid")
 
 
 @pytest.mark.parametrize(("start", "columns"), [(0, [0, 1, 2, 3]), (7, [7, 8, 9, 10]), (30, [30, 31, 0, 1])])
-def test_crops_hold_the_kept_pixels_and_say_where_they_were(start, columns):
+def test_crops_hold_the_kept_pixels_and_their_coordinates(start, columns):
     view = Crops(cc.Columns(4), SIZE)
     pixels = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float()
     region = Region(Segment(0, HEIGHT), Segment(start, 4))
-    shown = view.show(pixels, torch.tensor([2]), [region])
-    assert shown.shape == (1, 4, HEIGHT, 4)
-    assert torch.equal(shown[0, :3], pixels[2][:, :, columns])
+    crops = view.inputs(pixels, torch.tensor([2]), [region])
+    assert crops.shape == (1, 4, HEIGHT, 4)
+    assert torch.equal(crops[0, :3], pixels[2][:, :, columns])
     expected = torch.tensor(columns) * (2 / (WIDTH - 1)) - 1
-    assert torch.equal(shown[0, 3], expected.expand(HEIGHT, 4))
+    assert torch.equal(crops[0, 3], expected.expand(HEIGHT, 4))
 
 
 def test_crops_of_blocks_have_two_coordinates_and_wrap_both_ways():
     view = Crops(cc.Blocks(3), SIZE)
     pixels = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float()
-    shown = view.show(pixels, torch.tensor([0]), [Region(Segment(22, 3), Segment(31, 3))])
-    assert torch.equal(shown[0, :3], pixels[0][:, [22, 23, 0]][:, :, [31, 0, 1]])
-    assert shown[0, 3, :, 0].tolist() == pytest.approx([22 * 2 / 23 - 1, 1, -1])
-    assert shown[0, 4, 0].tolist() == pytest.approx([1, -1, -1 + 2 / 31])
+    crops = view.inputs(pixels, torch.tensor([0]), [Region(Segment(22, 3), Segment(31, 3))])
+    assert torch.equal(crops[0, :3], pixels[0][:, [22, 23, 0]][:, :, [31, 0, 1]])
+    assert crops[0, 3, :, 0].tolist() == pytest.approx([22 * 2 / 23 - 1, 1, -1])
+    assert crops[0, 4, 0].tolist() == pytest.approx([1, -1, -1 + 2 / 31])
 
 
 def test_rows_have_the_coordinate_of_rows():
     view = Crops(cc.Rows(2), SIZE)
-    shown = view.show(
+    crops = view.inputs(
         torch.zeros(1, 3, *SIZE), torch.tensor([0]), [Region(Segment(23, 2), Segment(0, WIDTH))]
     )
     assert view.coordinates == 1
-    assert shown[0, 3, :, 0].tolist() == [1, -1]
+    assert crops[0, 3, :, 0].tolist() == [1, -1]
 
 
 @pytest.mark.parametrize(("hide", "value"), [("zero", [0, 0, 0]), ("black", [-2, -5 / 3, -2.4])])
 def test_painted_pixels_have_their_colour(hide, value):
-    shown = Painted(hide, RGB).show(
+    painted = Painted(hide, RGB).inputs(
         RGB.normalise(torch.tensor(IMAGES)), torch.tensor([0]), [Region(Segment(0, HEIGHT), Segment(0, 1))]
     )
-    assert shown[0, :, 0, 5].tolist() == pytest.approx(value)
+    assert painted[0, :, 0, 5].tolist() == pytest.approx(value)
 
 
-def test_mean_is_the_nearest_whole_pixel():
-    shown = Painted("mean", RGB).show(
+def test_mean_is_the_nearest_uint8_colour():
+    painted = Painted("mean", RGB).inputs(
         RGB.normalise(torch.tensor(IMAGES)), torch.tensor([0]), [Region(Segment(0, HEIGHT), Segment(0, 1))]
     )
-    assert shown[0, :, 0, 5].tolist() == pytest.approx([0, (128 / 255 - 0.5) / 0.3, 0], abs=1e-6)
+    assert painted[0, :, 0, 5].tolist() == pytest.approx([0, (128 / 255 - 0.5) / 0.3, 0], abs=1e-6)
 
 
 def test_zero_needs_a_normalisation():
@@ -286,7 +286,7 @@ def test_zero_needs_a_normalisation():
         Painted("zero", RAW)
 
 
-def test_masks_and_indices_are_those_of_the_geometry():
+def test_masks_and_indices_match_the_geometry():
     for length in (1, 3, 7):
         segments = [Segment(start, length) for start in range(7)]
         slow = np.array([segment.pixels(7) for segment in segments])
@@ -306,8 +306,8 @@ def test_the_batch_size_changes_no_label(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_training_and_voting_see_the_same(way):
-    """One region per image, of several shapes at once, as in training."""
+def test_training_and_voting_give_the_same_logits(way):
+    """With one region per image, of several shapes at once, as in training."""
     ablation = cc.Pooled(cc.Columns(5), cc.Rows(3))
     model = classifier(way, ablation)
     regions = [ablation.regions(SIZE)[index] for index in (2, 40, 30)]
@@ -318,19 +318,19 @@ def test_training_and_voting_see_the_same(way):
     np.testing.assert_allclose(trained, voted, rtol=1e-4, atol=1e-4)
 
 
-class Vandal(nn.Module):
-    """Blanks its input once it has looked."""
+class Overwriting(nn.Module):
+    """Sets its input to zero after reading it."""
 
     def forward(self, pixels):
-        answer = pixels.mean(dim=(2, 3)).repeat(1, 2)[:, :CLASSES].clone()
+        logits = pixels.mean(dim=(2, 3)).repeat(1, 2)[:, :CLASSES].clone()
         pixels.zero_()
-        return answer
+        return logits
 
 
 @pytest.mark.parametrize("hide", ["zero", "black"])
 def test_a_network_that_writes_into_its_input_damages_nothing(hide):
     images = IMAGES.copy()
-    model = TorchClassifier(Mutants(Vandal(), Painted(hide, RGB)), RGB, name="vandal", batch_size=4)
+    model = TorchClassifier(Mutants(Overwriting(), Painted(hide, RGB)), RGB, name="overwriting", batch_size=4)
     regions = cc.Columns(5).regions(SIZE)
     first = model.logits(images, regions)
     assert np.array_equal(images, IMAGES)
@@ -338,24 +338,24 @@ def test_a_network_that_writes_into_its_input_damages_nothing(hide):
     assert len(np.unique(first.round(3))) > 100
 
 
-def test_a_network_left_in_training_mode_is_asked_in_evaluation_mode():
+def test_a_network_in_training_mode_is_evaluated_in_evaluation_mode():
     ablation = cc.Columns(5)
     model = classifier("strip network", ablation)
     regions = ablation.regions(SIZE)
-    calm = model.logits(IMAGES, regions)
+    expected = model.logits(IMAGES, regions)
     model.mutants.train()
-    assert np.array_equal(model.logits(IMAGES, regions), calm)
+    assert np.array_equal(model.logits(IMAGES, regions), expected)
 
 
-def test_statistics_of_the_batch_are_refused():
+def test_batch_statistics_are_refused():
     network = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.LazyLinear(5))
-    with pytest.raises(CostcertError, match="depends on the others"):
+    with pytest.raises(CostcertError, match="depend on the others"):
         TorchClassifier(Mutants(network, Painted("zero", RGB)), RGB, name="x", num_classes=5)
 
 
-def test_strip_networks_take_strips_on_their_side():
+def test_strip_networks_transpose_horizontal_strips():
     torch.manual_seed(0)
     network = StripNet(3, 4, 32, CLASSES).eval()
-    lying = torch.randn(2, 4, 4, 32)
+    horizontal = torch.randn(2, 4, 4, 32)
     with torch.inference_mode():
-        assert torch.equal(network(lying), network(lying.transpose(2, 3)))
+        assert torch.equal(network(horizontal), network(horizontal.transpose(2, 3)))

@@ -1,4 +1,4 @@
-"""ONNX files that keep their weights in others: all of them are found, fetched and part of the digest."""
+"""External weights of ONNX files are all found, downloaded and part of the digest."""
 
 import hashlib
 
@@ -6,6 +6,7 @@ import fsspec
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -13,26 +14,15 @@ from onnx import TensorProto, helper
 import costcert as cc
 from costcert.errors import CostcertError
 from costcert.models.loading import load_model
-from costcert.models.onnx_external import _INSIDE, external_files
+from costcert.models.onnx_external import external_files
 from costcert.store.locations import locate
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
 REGIONS = cc.Columns(4, stride=4).regions((8, 8))
-KINDS = {
-    "model": "ModelProto",
-    "training": "TrainingInfoProto",
-    "function": "FunctionProto",
-    "graph": "GraphProto",
-    "node": "NodeProto",
-    "attribute": "AttributeProto",
-    "sparse": "SparseTensorProto",
-    "tensor": "TensorProto",
-    "entry": "StringStringEntryProto",
-}
 
 
-def elsewhere(name, location, **more):
-    """A tensor that lies in another file."""
+def external_tensor(name, location, **more):
+    """A tensor with its data in another file."""
     tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[3, 4])
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in {"location": location, "offset": "0", **more}.items():
@@ -40,28 +30,28 @@ def elsewhere(name, location, **more):
     return tensor
 
 
-def saved(folder, weights, bias, *, places=("weights.bin", "weights.bin"), length=True):
-    """Means over the picture times weights [3, 4] plus a bias [4], kept at these places."""
+def saved(folder, weights, bias, *, locations=("weights.bin", "weights.bin")):
+    """A network (channel means times weights [3, 4] plus a bias [4]) with external weights; its spelling."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = dict.fromkeys(places, b"")
+    content = dict.fromkeys(locations, b"")
     tensors = []
-    for name, values, place in zip(("weights", "bias"), (weights, bias), places, strict=True):
-        about = {"offset": str(len(content[place]))} | ({"length": str(4 * values.size)} if length else {})
-        tensors.append(elsewhere(name, place, **about))
+    for name, values, location in zip(("weights", "bias"), (weights, bias), locations, strict=True):
+        offset, length = str(len(content[location])), str(4 * values.size)
+        tensors.append(external_tensor(name, location, offset=offset, length=length))
         tensors[-1].dims[:] = values.shape
-        content[place] += values.astype(np.float32).tobytes()
-    for place, whole in content.items():
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).write_bytes(whole)
+        content[location] += values.astype(np.float32).tobytes()
+    for location, data in content.items():
+        (folder / location).parent.mkdir(parents=True, exist_ok=True)
+        (folder / location).write_bytes(data)
     nodes = [
-        helper.make_node("ReduceMean", ["pictures"], ["means"], axes=[2, 3], keepdims=0),
+        helper.make_node("ReduceMean", ["images"], ["means"], axes=[2, 3], keepdims=0),
         helper.make_node("MatMul", ["means", "weights"], ["product"]),
         helper.make_node("Add", ["product", "bias"], ["logits"]),
     ]
     graph = helper.make_graph(
         nodes,
         "linear",
-        [helper.make_tensor_value_info("pictures", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, 8, 8])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])],
         tensors,
     )
@@ -70,7 +60,7 @@ def saved(folder, weights, bias, *, places=("weights.bin", "weights.bin"), lengt
     return f"onnx:{folder / 'm.onnx'}"
 
 
-def weights_of(seed):
+def random_weights(seed):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(3, 4)), rng.normal(size=4)
 
@@ -80,14 +70,14 @@ def opened(spelling):
 
 
 @pytest.mark.parametrize(
-    "places",
+    "locations",
     [("weights.bin",) * 2, ("a", "b"), ("m.onnx.data",) * 2, ("deep/er/w.bin", "b"), ("./w", "ü ö.bin")],
     ids=str,
 )
-def test_models_that_differ_in_external_weights_alone_differ_in_their_digest(tmp_path, places):
-    (weights, bias), (other, _) = weights_of(1), weights_of(2)
+def test_models_that_differ_in_external_weights_alone_differ_in_their_digest(tmp_path, locations):
+    (weights, bias), (other, _) = random_weights(1), random_weights(2)
     models = [
-        opened(saved(tmp_path / name, first, second, places=places))
+        opened(saved(tmp_path / name, first, second, locations=locations))
         for name, first, second in (
             ("one", weights, bias),
             ("same", weights, bias),
@@ -104,10 +94,10 @@ def test_models_that_differ_in_external_weights_alone_differ_in_their_digest(tmp
     np.testing.assert_allclose(models[0].logits(IMAGES, everything)[:, 0], expected, atol=1e-5)
 
 
-def test_weights_may_not_wander_from_one_file_to_the_next(tmp_path):
-    """The same bytes one after the other, divided between the files in another place."""
-    weights, bias = weights_of(1)
-    spelling = saved(tmp_path, weights, bias, places=("a", "b"))
+def test_the_digest_depends_on_which_file_holds_which_bytes(tmp_path):
+    """The concatenation of both files stays the same at first, but they are split at another byte."""
+    weights, bias = random_weights(1)
+    spelling = saved(tmp_path, weights, bias, locations=("a", "b"))
     before = opened(spelling).metadata()["digest"]
     content = (tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes()
     (tmp_path / "a").write_bytes(content[:52])
@@ -118,7 +108,7 @@ def test_weights_may_not_wander_from_one_file_to_the_next(tmp_path):
 
 
 def test_the_digest_of_a_model_in_one_file_is_that_of_the_file(tmp_path):
-    model = onnx.load(saved(tmp_path / "apart", *weights_of(1)).removeprefix("onnx:"))
+    model = onnx.load(saved(tmp_path / "apart", *random_weights(1)).removeprefix("onnx:"))
     onnx.save(model, tmp_path / "m.onnx")
     (tmp_path / "m.onnx.data").write_bytes(b"of some other model")
     expected = hashlib.sha256((tmp_path / "m.onnx").read_bytes()).hexdigest()
@@ -142,21 +132,21 @@ def test_the_digest_of_a_model_in_one_file_is_that_of_the_file(tmp_path):
     ],
 )
 def test_weights_outside_the_folder_are_refused(tmp_path, location):
-    graph = helper.make_graph([], "g", [], [], [elsewhere("w", location)])
+    graph = helper.make_graph([], "g", [], [], [external_tensor("w", location)])
     (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     with pytest.raises(CostcertError, match=r"keeps weights at .*, outside its own folder"):
         opened(f"onnx:{tmp_path / 'm.onnx'}")
 
 
 def test_missing_weights_are_named(tmp_path):
-    spelling = saved(tmp_path, *weights_of(1), places=("deep/a", "b"))
+    spelling = saved(tmp_path, *random_weights(1), locations=("deep/a", "b"))
     (tmp_path / "deep" / "a").unlink()
     with pytest.raises(CostcertError, match=r"m\.onnx keeps weights in .*deep.a, which is not there"):
         opened(spelling)
 
 
-def test_weights_are_fetched_with_the_model(tmp_path):
-    here = opened(saved(tmp_path, *weights_of(1), places=("deep/er/a.bin", "b")))
+def test_weights_are_downloaded_with_the_model(tmp_path):
+    here = opened(saved(tmp_path, *random_weights(1), locations=("deep/er/a.bin", "b")))
     store = fsspec.filesystem("memory")
     try:
         for name in ("m.onnx", "deep/er/a.bin", "b"):
@@ -173,7 +163,7 @@ def test_weights_are_fetched_with_the_model(tmp_path):
 
 
 def test_the_format_of_the_runtime_is_refused(tmp_path):
-    saved(tmp_path, *weights_of(1))
+    saved(tmp_path, *random_weights(1))
     (tmp_path / "m.onnx").rename(tmp_path / "m.ort")
     (tmp_path / "n.onnx").write_bytes(b"\x08\x00\x00\x00ORTM\x00\x00")
     for name in ("m.ort", "n.onnx"):
@@ -181,48 +171,20 @@ def test_the_format_of_the_runtime_is_refused(tmp_path):
             opened(f"onnx:{tmp_path / name}")
 
 
-def test_every_message_in_which_a_tensor_can_lie_is_looked_into():
-    """As the schema of the installed onnx has it."""
-    descriptors = {name: getattr(onnx, kind).DESCRIPTOR for name, kind in KINDS.items()}
-    known = {descriptor.full_name: name for name, descriptor in descriptors.items()}
-    holding = {"onnx.TensorProto"}
-    reached = [descriptors["model"]]
-    everything = {}
-    while reached:
-        message = reached.pop()
-        if message.full_name not in everything:
-            everything[message.full_name] = [f for f in message.fields if f.message_type is not None]
-            reached += [field.message_type for field in everything[message.full_name]]
-    while more := {
-        name
-        for name, fields in everything.items()
-        if name not in holding and any(field.message_type.full_name in holding for field in fields)
-    }:
-        holding |= more
-    expected = {}
-    for name in holding:
-        inside = [(field.number, field.message_type.full_name) for field in everything[name]]
-        expected[known[name]] = {number: known[kind] for number, kind in inside if kind in holding}
-    place = descriptors["tensor"].fields_by_name["external_data"].number
-    expected["tensor"] = {place: "entry"}
-    assert expected == _INSIDE
-
-
-def naive_locations(message):
-    """By the package of the format: every string named location of every external tensor, wherever it is."""
-    found = set()
-    if isinstance(message, TensorProto):
-        found |= {entry.value for entry in message.external_data if entry.key == "location"}
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for part in value if isinstance(value, list) or hasattr(value, "add") else [value]:
-                found |= naive_locations(part)
-    return found
+def naive_locations(content):
+    """Every location in the `externalData` of the model as JSON, wherever it is."""
+    if isinstance(content, list):
+        return set().union(*map(naive_locations, content))
+    if not isinstance(content, dict):
+        return set()
+    entries = content.get("externalData", [])
+    found = {entry["value"] for entry in entries if entry.get("key") == "location"}
+    return found.union(*map(naive_locations, content.values()))
 
 
 names = st.sampled_from([f"w{number}.bin" for number in range(40)])
 tensors = st.one_of(
-    names.map(lambda name: elsewhere("t", name)),
+    names.map(lambda name: external_tensor("t", name)),
     st.just(helper.make_tensor("inline", TensorProto.FLOAT, [2], [1.0, 2.0])),
 )
 sparse = st.tuples(tensors, tensors).map(
@@ -293,21 +255,29 @@ def file(tmp_path_factory):
 
 @settings(deadline=None, max_examples=60)
 @given(model=models())
-def test_what_is_found_is_what_the_package_of_the_format_finds(file, model):
+def test_all_locations_are_found(file, model):
     file.write_bytes(model.SerializeToString())
-    assert external_files(file, file) == sorted(naive_locations(model))
+    assert external_files(file, file) == sorted(naive_locations(MessageToDict(model)))
+
+
+def test_a_location_that_is_not_utf8_is_refused(file):
+    graph = helper.make_graph([], "g", [], [], [external_tensor("w", "abcd")])
+    content = helper.make_model(graph).SerializeToString()
+    file.write_bytes(content.replace(b"abcd", b"ab\xff\xfe"))
+    with pytest.raises(CostcertError, match="cannot be read as ONNX"):
+        external_files(file, file)
 
 
 @settings(deadline=None, max_examples=100)
 @given(model=models(), data=st.data())
-def test_damaged_files_are_read_or_refused_in_a_sentence(file, model, data):
+def test_damaged_files_are_read_or_refused(file, model, data):
     content = bytearray(model.SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     file.write_bytes(content[: data.draw(st.integers(0, len(content)))])
     try:
-        found, sentence = external_files(file, file), "cannot be read as ONNX"
+        found, message = external_files(file, file), "cannot be read as ONNX"
     except CostcertError as error:
-        found, sentence = ["refused"], str(error)
-    assert "cannot be read as ONNX" in sentence or "outside its own folder" in sentence
+        found, message = ["refused"], str(error)
+    assert "cannot be read as ONNX" in message or "outside its own folder" in message
     assert all(found)

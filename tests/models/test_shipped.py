@@ -1,4 +1,4 @@
-"""Models that come with the package load, vote as they were tuned, and are what their cards say."""
+"""The models in the package load, vote with their tuned settings, and match their cards."""
 
 import json
 
@@ -32,12 +32,12 @@ def test_shipped_models_load(name, classes, side):
     assert "/tmp" not in json.dumps(card)
 
 
-def test_an_unknown_one_is_refused():
+def test_an_unknown_name_is_refused():
     with pytest.raises(CostcertError, match="did you mean 'gtsrb'"):
         cc.load_model("shipped:gtsbr")
 
 
-def test_vote_and_attack_take_the_tuned_mutants_by_themselves(tmp_path):
+def test_vote_and_attack_use_the_tuned_settings_by_default(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "signs.npz",
@@ -45,8 +45,8 @@ def test_vote_and_attack_take_the_tuned_mutants_by_themselves(tmp_path):
         labels=np.array([0, 1, 42]),
     )
     signs = ["--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz"]
-    lightly = ["--patch", "2", "--places", "1", "--random", "1", "--steps", "0"]
-    for words in (["vote", *signs], ["attack", *signs, *lightly]):
+    quickly = ["--patch", "2", "--places", "1", "--random", "1", "--steps", "0"]
+    for words in (["vote", *signs], ["attack", *signs, *quickly]):
         result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / words[0])])
         assert result.exit_code == 0, result.output
     votes, attack = cc.read_votes(tmp_path / "vote"), read_json(tmp_path / "attack" / "manifest.json")
@@ -56,7 +56,7 @@ def test_vote_and_attack_take_the_tuned_mutants_by_themselves(tmp_path):
 
 
 def test_signs_are_recognised_and_certified():
-    """A tenth of the published test table, within what so few images allow."""
+    """On 201 test images, near the published table within sampling error."""
     if not DATA.exists():
         pytest.skip("COSTCERT_TEST_DATA names no folder with the GTSRB test images")
     with np.load(DATA) as arrays:

@@ -23,8 +23,8 @@ def test_a_model_that_does_not_move_has_no_epsilon():
     model = Tiny()
     found = probe(model, images(model), REGIONS, soft=Soft(0.5, 2))
     assert (found.epsilon, found.tau, found.flips, found.mutants) == (0.0, 0, 0, 5 * len(REGIONS))
-    assert (1, 1) in model.asked
-    assert (1, 3) in model.asked
+    assert (1, 1) in model.evaluated
+    assert (1, 3) in model.evaluated
 
 
 def test_epsilon_is_twice_the_largest_shift_with_room_to_spare():

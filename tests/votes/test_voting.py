@@ -69,7 +69,7 @@ def test_an_image_of_many_mutants_is_evaluated_in_parts(monkeypatch):
     monkeypatch.setattr(collector, "refuse_batch_dependence", lambda *asked: None)
     model = Tiny()
     vote(model, pictures(2), ABLATION)
-    assert set(model.asked) == {(1, 5), (1, 4)}
+    assert set(model.evaluated) == {(1, 5), (1, 4)}
 
 
 @pytest.mark.parametrize("soft", [None, SOFT])
@@ -111,11 +111,11 @@ def test_a_second_run_does_only_what_is_missing(tmp_path, monkeypatch):
     vote(model, data, ABLATION, out=tmp_path, progress=lambda *done: reported.append(done))
     assert shards(tmp_path) == complete
     assert (tmp_path / "shard-00002.parquet").stat().st_mtime_ns == kept
-    assert sum(images for images, _ in model.asked) == 3
+    assert sum(images for images, _ in model.evaluated) == 3
     assert reported == [(7, 10), (10, 10)]
     model = Tiny()
     vote(model, data, ABLATION, out=tmp_path)
-    assert model.asked == []
+    assert model.evaluated == []
 
 
 @pytest.mark.parametrize(
@@ -297,10 +297,10 @@ def test_a_probe_is_measured_once_and_kept(tmp_path):
     first = vote(**ask, probe=True).manifest["made"]["probe"]
     assert first["epsilon"] > 0
     manifest = (tmp_path / "manifest.json").read_bytes()
-    ask["model"].asked.clear()
+    ask["model"].evaluated.clear()
     assert vote(**ask, probe=True).manifest["made"]["probe"] == first
     vote(**ask)
-    assert ask["model"].asked == []
+    assert ask["model"].evaluated == []
     assert (tmp_path / "manifest.json").read_bytes() == manifest
     assert vote(Tiny(), pictures(), ABLATION, probe=True).provenance["probe"]["epsilon"] == 0
 

@@ -1,1 +1,1 @@
-"""A classifier turns pixels and kept regions into logits, one row a mutant. Needs `costcert[models]`."""
+"""Classifiers: from pixels and kept regions to logits, one row per mutant. Needs `costcert[models]`."""

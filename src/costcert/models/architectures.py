@@ -1,4 +1,4 @@
-"""Networks by their spelling, `timm:NAME` or `strip:SIZE`, together with how they are shown mutants."""
+"""Networks by their spelling, `timm:NAME` or `strip:SIZE`, with their view of mutants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from costcert.models.views import View
 
 
 class Built(NamedTuple):
-    """A network that sees mutants, and what pictures go through before."""
+    """A network with its view of mutants, and its preprocessing."""
 
     mutants: Mutants
     preprocessing: Preprocessing
@@ -38,15 +38,15 @@ def build(
     preprocessing: Preprocessing | None = None,
     pretrained: bool = False,
 ) -> Built:
-    """A network with fresh weights, or with timm's own if `pretrained`.
+    """A network with random weights, or with timm's if `pretrained`.
 
     Args:
-        num_classes: timm's own number by default.
+        num_classes: that of timm's configuration by default.
         hide: `zero` (the paper) by default, `crop` for strip networks.
-        ablation: what the mutants keep; only crops need to know it beforehand.
-        image_size: timm's own by default.
-        preprocessing: instead of timm's own; it says the image size and the channels too.
-        pretrained: fetch timm's weights, from the network if need be.
+        ablation: required for `crop` only.
+        image_size: that of timm's configuration by default.
+        preprocessing: replaces timm's, and sets image size and channels as well.
+        pretrained: load timm's weights, downloading them if necessary.
     """
     kind, _, name = architecture.partition(":")
     if preprocessing is not None:
@@ -58,9 +58,9 @@ def build(
             missing = "the number of classes" if num_classes is None else "an image size"
             raise CostcertError(f"{architecture} needs {missing}")
         if hide not in (None, "crop"):
-            raise CostcertError(f"{architecture} sees crops: hide is crop, got {known_hide(hide)!r}")
-        settings = preprocessing or Preprocessing(size, channels=channels, mean=(0.5,), std=(0.5,))
-        return Built(_strip(name, num_classes, _crops(architecture, kept, size), channels), settings)
+            raise CostcertError(f"{architecture} takes crops: use hide='crop', got {known_hide(hide)!r}")
+        preprocessing = preprocessing or Preprocessing(size, channels=channels, mean=(0.5,), std=(0.5,))
+        return Built(_strip(name, num_classes, _crops(architecture, kept, size), channels), preprocessing)
     if kind == "timm" and name:
         return _timm(
             name, num_classes, known_hide(hide or "zero"), kept, size, channels, preprocessing, pretrained
@@ -74,7 +74,7 @@ def build(
 def view_of(
     hide: str, network: nn.Module, preprocessing: Preprocessing, ablation: Ablation | None, name: str
 ) -> View:
-    """How mutants are shown to this network."""
+    """The view for this way of hiding."""
     if hide == "drop-tokens":
         return DropTokens(network, preprocessing.image_size, name)
     if hide == "crop":
@@ -84,7 +84,7 @@ def view_of(
 
 def _crops(name: str, ablation: Ablation | None, image_size: ImageSize) -> Crops:
     if ablation is None:
-        raise CostcertError(f"{name} sees crops, so it needs the ablation beforehand, as in columns:4")
+        raise CostcertError(f"{name} takes crops, so it needs an ablation: pass one, as in columns:4")
     return Crops(ablation, image_size)
 
 
@@ -117,8 +117,8 @@ def _timm(
     if config.fixed_input_size:
         if hide == "crop":
             raise CostcertError(
-                f"{spelling} takes pictures of one size only, so it cannot look at crops: hide pixels as "
-                "drop-tokens if it is a ViT, or take a convolutional model"
+                f"{spelling} takes images of one size only, so it cannot take crops: hide pixels as "
+                "drop-tokens if it is a ViT, or use a convolutional model"
             )
         options["img_size"] = preprocessing.image_size
     crops = _crops(spelling, ablation, preprocessing.image_size) if hide == "crop" else None
@@ -127,8 +127,8 @@ def _timm(
     try:
         network = timm.create_model(name, pretrained=pretrained, **options)
     except Exception as error:
-        # timm, the hub and the network each raise what they like.
-        what = "its weights cannot be had" if pretrained else "timm cannot build it"
+        # timm, the hub and the HTTP client raise exceptions of many types.
+        what = "cannot load its pretrained weights" if pretrained else "timm cannot build it"
         raise CostcertError(f"{spelling}: {what}: {str(error).splitlines()[0]}") from error
     if crops is not None:
         _try_crops(network, crops, options["in_chans"], spelling)
@@ -140,7 +140,7 @@ def _timm(
 def timm_preprocessing(
     config: dict[str, Any], image_size: ImageSize | int | str | None, channels: int
 ) -> Preprocessing:
-    """What timm does to pictures before this network, from the network's configuration."""
+    """The preprocessing in timm's configuration of a network."""
     values = import_timm().data.resolve_data_config(pretrained_cfg=config)
     interpolation = values["interpolation"]
     return Preprocessing(
@@ -155,7 +155,7 @@ def timm_preprocessing(
 
 
 def _try_crops(network: nn.Module, crops: Crops, channels: int, name: str) -> None:
-    """Some networks shrink their input so far that nothing is left of a strip."""
+    """Raise if the network downsamples crops to nothing."""
     network.eval()
     try:
         with torch.inference_mode():
@@ -163,6 +163,6 @@ def _try_crops(network: nn.Module, crops: Crops, channels: int, name: str) -> No
                 network(torch.zeros(1, channels, *shape))
     except (RuntimeError, ValueError, AssertionError) as error:
         raise CostcertError(
-            f"{name} cannot look at crops of {shown(shape)}: {str(error).splitlines()[0]}; "
-            "take a strip network, as in strip:small"
+            f"{name} cannot take crops of {shown(shape)}: {str(error).splitlines()[0]}; "
+            "use a strip network, as in strip:small"
         ) from None

@@ -1,10 +1,10 @@
-"""Does what a model says about one mutant depend on the others in its batch?
+"""A test for models whose logits of a mutant depend on the other mutants in its batch.
 
-Then a patch on one mutant could change the ballot of another that it does not touch, and no certificate would
-hold. BatchNorm in training mode does so, and so do activations that are quantised by the range they have in
-the batch. Not every format can be looked into, so the model is asked: about each mutant alone, about all
-together, and about all in other company. What differs by more than rounding is refused. This is a test, not
-a proof: dependence that none of these batches shows is not found.
+With such a model a patch on one mutant could change the ballot of another that it does not touch, and no
+certificate would hold. BatchNorm in training mode behaves like this, and so do activations quantised by their
+range in the batch. Not every model format can be inspected, so each mutant is evaluated alone, in a batch of
+all, and in a batch with other images; a difference larger than rounding is refused. This is a test, not a
+proof: it does not find a dependence that none of these batches triggers.
 """
 
 from __future__ import annotations
@@ -17,67 +17,67 @@ from costcert.errors import CostcertError
 from costcert.geometry.ablations import Region
 from costcert.models.classifier import Classifier, Logits, Pixels
 
-# Movement that may be rounding, as a share of the largest logit. In float32 the shipped networks and ResNets,
-# ViTs and ConvNeXts of up to 101 layers moved by at most 1e-6: a hundred times that is room for devices that
-# choose another algorithm for another batch. In half precision one rounding of a logit alone is 2**-11 of it
-# (float16) or 2**-8 (bfloat16), and the bound is a few of these.
+# The largest difference that may be rounding, relative to the largest logit. In float32 the shipped networks
+# and ResNets, ViTs and ConvNeXts of up to 101 layers differed by at most 1e-6; a hundred times that allows
+# for devices that choose another algorithm for another batch size. In half precision the rounding of one
+# logit alone is 2**-11 (float16) or 2**-8 (bfloat16) of it, and the bound is a few of these.
 ROUNDING = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
 
 
 def refuse_batch_dependence(model: Classifier, images: Pixels, regions: Sequence[Region]) -> None:
-    """Raise if the model says something else about a mutant when others are beside it.
+    """Raise if the logits of a mutant depend on the other mutants in its batch.
 
     Args:
-        images: [N, H, W, C], as `model.prepare` gives them. Every mutant is asked three times, once in a
-            batch of its own, so pass a few images and a few regions.
+        images: [N, H, W, C], as `model.prepare` returns them. Every mutant is evaluated three times, once in
+            a batch of its own, so pass a few images and a few regions.
     """
     if not len(images) or not regions:
         return
     alone = _one_by_one(model, images, regions)
-    company = _company(images.shape[1:])
-    beside = model.in_one_batch(np.concatenate([company, images[::-1]]), regions[::-1])
-    together = (model.in_one_batch(images, regions), beside[len(company) :][::-1, ::-1])
+    others = _extreme_images(images.shape[1:])
+    mixed = model.in_one_batch(np.concatenate([others, images[::-1]]), regions[::-1])
+    batched = (model.in_one_batch(images, regions), mixed[len(others) :][::-1, ::-1])
     largest = float(np.abs(alone, where=np.isfinite(alone), out=np.zeros_like(alone)).max(initial=0.0))
     allowed = ROUNDING.get(model.precision, ROUNDING["float32"]) * largest
-    moved = max(_largest_movement(alone, other) for other in together)
-    if moved <= allowed:
+    found = max(_largest_difference(alone, logits) for logits in batched)
+    if found <= allowed:
         return
     name = model.metadata().get("name", type(model).__name__)
-    again = _largest_movement(alone, _one_by_one(model, images, regions))
-    if again > allowed:
+    repeated = _largest_difference(alone, _one_by_one(model, images, regions))
+    if repeated > allowed:
         raise CostcertError(
-            f"{name} says something else about the same mutant each time it is asked (a logit moves by "
-            f"{again:.2g}), so no certificate would hold: switch off what is random in it"
+            f"{name} is not deterministic: two evaluations of the same mutant differ by {repeated:.2g} in a "
+            "logit, so no certificate would hold; disable what is random in it"
         )
     raise CostcertError(
-        f"{name} says something else about a mutant when others are beside it (a logit moves by {moved:.2g}, "
-        f"rounding explains {allowed:.2g}), so no certificate would hold: it must not use statistics of the "
-        "batch, as BatchNorm does in training mode and dynamic quantisation does for activations"
+        f"the logits of {name} for a mutant depend on the others in its batch (a logit differs by "
+        f"{found:.2g}, rounding explains {allowed:.2g}), so no certificate would hold: it must not use "
+        "batch statistics, as BatchNorm does in training mode and dynamic quantisation does for activations"
     )
 
 
-def unlike_pictures(count: int, shape: tuple[int, ...]) -> Pixels:
-    """[count, H, W, C] of noise, always the same.
+def probe_images(count: int, shape: tuple[int, ...]) -> Pixels:
+    """Images [count, H, W, C] of noise, always the same.
 
-    They differ in grain, and each channel of each in brightness and contrast: statistics of a batch then
-    depend on which of them are in it, also behind layers that normalise every picture by itself.
+    They differ in grain size, and their channels in brightness and contrast: batch statistics then depend on
+    which of them are in the batch, even behind layers that normalise each image by itself.
     """
     rng = np.random.default_rng(0)
     height, width, channels = shape
-    pictures = np.empty((count, *shape), dtype=np.uint8)
-    for picture in range(count):
-        grain = 1 + 3 * picture
+    images = np.empty((count, *shape), dtype=np.uint8)
+    for index in range(count):
+        grain = 1 + 3 * index
         low = rng.integers(0, 128, channels)
         high = low + rng.integers(32, 128, channels)
         noise = rng.integers(low, high, (-(-height // grain), -(-width // grain), channels))
-        pictures[picture] = noise.repeat(grain, axis=0).repeat(grain, axis=1)[:height, :width]
-    return pictures
+        images[index] = noise.repeat(grain, axis=0).repeat(grain, axis=1)[:height, :width]
+    return images
 
 
-def _company(shape: tuple[int, ...]) -> Pixels:
-    """The extremes: a picture without any contrast, and one with all of it."""
-    harsh = np.random.default_rng(1).integers(0, 2, shape) * 255
-    return np.stack([np.zeros(shape), harsh]).astype(np.uint8)
+def _extreme_images(shape: tuple[int, ...]) -> Pixels:
+    """An image without contrast and one with maximal contrast."""
+    black_and_white = np.random.default_rng(1).integers(0, 2, shape) * 255
+    return np.stack([np.zeros(shape), black_and_white]).astype(np.uint8)
 
 
 def _one_by_one(model: Classifier, images: Pixels, regions: Sequence[Region]) -> Logits:
@@ -85,9 +85,9 @@ def _one_by_one(model: Classifier, images: Pixels, regions: Sequence[Region]) ->
     return np.array(rows, dtype=np.float32)
 
 
-def _largest_movement(logits: Logits, other: Logits) -> float:
-    """Infinite where only one of them is a number; that neither is one is for `ballots_of` to say."""
+def _largest_difference(logits: Logits, other: Logits) -> float:
+    """Infinite where one is finite and the other is not; where both are NaN, `ballots_of` raises later."""
     same = (logits == other) | (np.isnan(logits) & np.isnan(other))
     with np.errstate(invalid="ignore"):
-        moved = np.abs(logits.astype(np.float64) - other)
-    return float(np.nan_to_num(np.where(same, 0.0, moved), nan=np.inf, posinf=np.inf).max(initial=0.0))
+        difference = np.abs(logits.astype(np.float64) - other)
+    return float(np.nan_to_num(np.where(same, 0.0, difference), nan=np.inf, posinf=np.inf).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Any function from pictures to logits as a network."""
+"""A Python function from images to logits as a torch module."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Function = Callable[[npt.NDArray[Any]], npt.ArrayLike]
 
 
 class CallableNetwork(nn.Module):
-    """Hands mutants to a function as an array [M, H, W, C] of its own, and takes [M, L] logits back.
+    """Calls a function with mutants as a new array [M, H, W, C]; it returns logits [M, L].
 
-    What the function says about a mutant must not depend on the others in the array.
+    The logits of a mutant must not depend on the other mutants in the array.
     """
 
     def __init__(self, function: Function) -> None:
@@ -26,17 +26,18 @@ class CallableNetwork(nn.Module):
         self.function = function
 
     def forward(self, pixels: Tensor) -> Tensor:
-        pictures = pixels.permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        answer = self.function(pictures)
+        images = pixels.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        logits = self.function(images)
         try:
-            return torch.tensor(np.asarray(answer, dtype=np.float32), device=pixels.device)
+            return torch.tensor(np.asarray(logits, dtype=np.float32), device=pixels.device)
         except (TypeError, ValueError):
             raise CostcertError(
-                f"the function gave a {type(answer).__name__} that is no array of logits [mutants, classes]"
+                f"the function returned a {type(logits).__name__}, expected an array of logits "
+                "[mutants, classes]"
             ) from None
 
 
 def function_name(function: Any) -> str:
-    """`python:module.name`, for the manifest."""
+    """The name of a function in the manifest, `python:module.name`."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"python:{getattr(function, '__module__', type(function).__module__)}.{name}"

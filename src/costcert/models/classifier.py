@@ -1,7 +1,7 @@
-"""What a classifier is: logits for every kept region of every image, and how they become ballots.
+"""The interface of a classifier (logits of every kept region of every image), and ballots from logits.
 
-The rule every classifier here obeys: a mutant depends on its kept pixels and their position, and on nothing
-else. So what it says does not change when anything outside its region is rewritten
+Every classifier must follow one rule: the logits of a mutant depend on its kept pixels and their position,
+and on nothing else. They do not change when pixels outside its region are rewritten
 (tests/models/test_hiding.py).
 """
 
@@ -27,47 +27,48 @@ Logits = npt.NDArray[np.float32]
 
 
 class Classifier(ABC):
-    """Gives logits of mutants.
+    """Computes logits of mutants.
 
-    `prepare` does whatever mixes pixels (resizing, cropping) before the threat model applies: patches are
-    counted on what it returns. `logits` may only normalise pixel by pixel, or within the kept region.
+    `prepare` does everything that mixes pixels (resizing, cropping); the threat model applies to its output,
+    so patch sizes are in its pixels. `logits` may only normalise pixel by pixel, or within the kept region.
     """
 
     num_classes: int
     image_size: ImageSize
     channels: int = 3
     class_names: tuple[str, ...] | None = None
-    # What it was trained to see, where that is known.
+    # The ablation it was trained on, if known.
     ablation: Ablation | None = None
-    # What it computes in; how far rounding moves logits depends on it.
+    # The floating-point type it computes in, which decides how far rounding moves logits.
     precision: str = "float32"
 
     @abstractmethod
     def prepare(self, image: Image) -> Pixels:
-        """[H, W, C], the model's input as whole pixels."""
+        """The model's input as uint8 pixels [H, W, C]."""
 
     @abstractmethod
     def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
-        """[N, R, L] for images [N, H, W, C], of which every mutant sees its region alone."""
+        """Logits [N, R, L] of the mutants of images [N, H, W, C], one mutant per region."""
 
     def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
-        """What `logits` gives, from as few batches as fit into memory, whatever batch size is set.
+        """The same as `logits`, in as few batches as fit into memory, regardless of the batch size.
 
-        To find out whether the others in a batch matter (batch_dependence.py).
+        Used to detect models whose logits depend on the rest of the batch (batch_dependence.py).
         """
         return self.logits(images, regions)
 
     @abstractmethod
     def metadata(self) -> Mapping[str, Any]:
-        """For the manifest: name, digest of the weights, preprocessing, how hidden pixels are shown."""
+        """For the manifest: name, digest of the weights, preprocessing, how pixels are hidden."""
 
 
 class Ballots(NamedTuple):
-    """What mutants say: [..., L] logits become a label, a margin and, if asked for, a soft ballot.
+    """Ballots of mutants: a label and a margin each and, if requested, a soft ballot.
 
     Args:
-        margins: best minus second logit; above what logits can move by, the label stays what it is.
-        cuts: the last logit that the soft ballot names minus the first it does not; the same for its labels.
+        margins: best minus second logit: how far the difference of two logits must move to change the label.
+        cuts: the smallest logit in the soft ballot minus the largest outside it: how far the difference of
+            two logits must move to change which labels the soft ballot holds.
     """
 
     labels: npt.NDArray[np.int32]
@@ -78,15 +79,18 @@ class Ballots(NamedTuple):
 
 
 def ballots_of(logits: Logits, soft: Soft | None = None) -> Ballots:
-    """Best label (ties to the lowest), best minus second logit, and the soft ballot."""
+    """Ballots from logits [..., L]: the best label (ties to the lowest), the margin and the soft ballot."""
     if not np.isfinite(logits).all():
-        raise CostcertError("the model gives NaN or infinite logits: its weights or its input are broken")
+        raise CostcertError("the model outputs NaN or infinite logits: check its weights and its input")
     labels = logits.argmax(axis=-1).astype(np.int32)
     margins = _gap_after(logits, 1)
     if soft is None:
         return Ballots(labels, margins)
     if soft.temperature is None:
-        raise CostcertError("soft ballots need a temperature: these were made elsewhere, and it is not known")
+        raise CostcertError(
+            "soft ballots need a temperature, but these votes were made elsewhere and do not record it: vote "
+            "again with a temperature"
+        )
     scaled = logits.astype(np.float64) / soft.temperature
     share = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     share /= share.sum(axis=-1, keepdims=True)
@@ -105,12 +109,14 @@ def _gap_after(logits: Logits, best: int) -> npt.NDArray[np.float32]:
 
 
 def _best_first(share: npt.NDArray[np.float64], best: int) -> npt.NDArray[np.int64]:
-    """Places of the `best` largest shares, ties to the lowest place."""
-    least = np.partition(share, -best, axis=-1)[..., -best, None]
-    # Of those that equal the least one, the first few: as a stable sort of all of them would choose.
-    larger, equal = share > least, share == least
+    """Labels of the `best` largest shares, largest first, ties to the lowest label.
+
+    The same as the start of a stable sort, without sorting all labels.
+    """
+    smallest = np.partition(share, -best, axis=-1)[..., -best, None]
+    larger, equal = share > smallest, share == smallest
     missing = best - larger.sum(axis=-1, keepdims=True)
     chosen = larger | (equal & (equal.cumsum(axis=-1) <= missing))
-    places = chosen.nonzero()[-1].reshape(*share.shape[:-1], best)
-    order = np.argsort(-np.take_along_axis(share, places, axis=-1), axis=-1, kind="stable")
-    return np.take_along_axis(places, order, axis=-1)
+    labels = chosen.nonzero()[-1].reshape(*share.shape[:-1], best)
+    order = np.argsort(-np.take_along_axis(share, labels, axis=-1), axis=-1, kind="stable")
+    return np.take_along_axis(labels, order, axis=-1)

@@ -1,7 +1,7 @@
-"""Only the kept strip or block, as a small picture that says where it was.
+"""The view that crops an image to the kept strip or block and adds coordinate channels.
 
-Beside its colours every pixel carries its position along the axes on which something is hidden, so the
-network has one or two more input channels (timm's `in_chans`). The cost falls with the kept area.
+Each pixel carries its position along the axes on which something is hidden, so the network has one or two
+more input channels (timm's `in_chans`). The cost is proportional to the kept area.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from costcert.models.views import View, indices
 
 
 class Crops(View):
-    """Shows kept pixels alone, [M, C + coordinates, kept rows, kept columns].
+    """Inputs of kept pixels alone, [M, C + coordinates, kept rows, kept columns].
 
-    A strip that goes round the end of an axis is put together in the order it is kept; the coordinates show
-    the jump.
+    A strip that wraps at the end of an axis is one crop, in the order of the segment; its coordinates show
+    where it jumps.
     """
 
     hide = "crop"
@@ -29,13 +29,13 @@ class Crops(View):
         self.image_size = image_size
         regions = ablation.regions(image_size)
         self.shapes = tuple(dict.fromkeys((r.rows.length, r.columns.length) for r in regions))
-        # Along an axis that is always whole a coordinate would tell nothing.
+        # Along an axis that is always kept completely a coordinate carries no information.
         self._along_rows = any(height < image_size[0] for height, _ in self.shapes)
         self._along_columns = any(width < image_size[1] for _, width in self.shapes)
 
     @property
     def coordinates(self) -> int:
-        """How many channels say where a pixel is."""
+        """The number of coordinate channels."""
         return self._along_rows + self._along_columns
 
     def group(self, region: Region) -> Hashable:
@@ -44,7 +44,7 @@ class Crops(View):
     def area(self, region: Region) -> int:
         return region.rows.length * region.columns.length
 
-    def show(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
         height, width = self.image_size
         rows = indices([region.rows for region in regions], height, pixels.device)[:, :, None]
         columns = indices([region.columns for region in regions], width, pixels.device)[:, None, :]
@@ -58,6 +58,6 @@ class Crops(View):
 
 
 def _coordinate(positions: Tensor, axis_length: int, colours: Tensor) -> Tensor:
-    """[M, 1, h, w], -1 at one end of the axis and 1 at the other."""
+    """A coordinate channel [M, 1, h, w]: -1 at one end of the axis, 1 at the other."""
     scaled = positions.to(colours.dtype) * (2 / max(axis_length - 1, 1)) - 1
     return scaled[:, None].expand(-1, 1, *colours.shape[-2:])

@@ -1,12 +1,12 @@
-"""Hidden pixels painted over in one colour; the network looks at the whole picture.
+"""The ways of hiding pixels, and the view that replaces hidden pixels by one colour.
 
 | spelling | hidden pixels are |
 |---|---|
 | `zero` | 0 after normalisation (the paper) |
-| `black` | 0 before it (smoothed-vit) |
-| `mean` | the whole pixel nearest to the mean that normalisation takes off; mid-grey for raw pixels |
-| `drop-tokens` | not there: tokens.py |
-| `crop` | not there: crops.py |
+| `black` | 0 before normalisation (smoothed-vit) |
+| `mean` | the uint8 colour nearest to the mean of the normalisation; mid-grey for raw pixels |
+| `drop-tokens` | not part of the input: tokens.py |
+| `crop` | not part of the input: crops.py |
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _MID_GREY = 128 / 255
 
 
 def known_hide(hide: str) -> str:
-    """`hide` if it is a way of hiding, or a sentence with the nearest one."""
+    """`hide` itself; raises if it is not one of `HIDES`."""
     if hide not in HIDES:
         raise CostcertError(
-            f"unknown way of hiding {hide!r}{nearest(hide, HIDES)}: hidden pixels are {', '.join(HIDES)}"
+            f"unknown way of hiding pixels {hide!r}{nearest(hide, HIDES)}: use one of {', '.join(HIDES)}"
         )
     return hide
 
 
 class Painted(View):
-    """Shows the whole picture, hidden pixels in one colour."""
+    """Inputs of full size in which hidden pixels have one colour."""
 
     def __init__(self, hide: str, preprocessing: Preprocessing) -> None:
         self.hide = hide
-        self._whole = preprocessing.image_size[0] * preprocessing.image_size[1]
+        self._area = preprocessing.image_size[0] * preprocessing.image_size[1]
         self._colour = _colour(hide, preprocessing)
 
     def area(self, region: Region) -> int:
-        return self._whole
+        return self._area
 
-    def show(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
         height, width = pixels.shape[-2:]
         rows = kept([region.rows for region in regions], height, pixels.device)
         columns = kept([region.columns for region in regions], width, pixels.device)
@@ -55,16 +55,16 @@ class Painted(View):
 
 
 def _colour(hide: str, preprocessing: Preprocessing) -> Tensor:
-    """[C, 1, 1], in the values that the network takes."""
+    """The colour of hidden pixels [C, 1, 1], normalised."""
     channels, mean = preprocessing.channels, preprocessing.mean
     if hide == "zero":
         if mean is None:
             raise CostcertError(
-                "zero is a value after normalisation, but this model gets raw pixels: hide them as black or "
-                "mean, or say how to normalise (mean and std)"
+                "zero is a value after normalisation, but this model takes raw pixels: hide them as black or "
+                "mean, or pass the mean and std of a normalisation"
             )
         return torch.zeros(channels, 1, 1)
     grey = (0.0,) * channels if hide == "black" else mean or (_MID_GREY,) * channels
     pixel = torch.tensor([round(255 * value) for value in grey], dtype=torch.uint8)
-    # The same arithmetic as for a picture that was painted over before.
+    # Normalised like image pixels, so that the colour is bit for bit that of an image painted beforehand.
     return preprocessing.normalise(pixel.reshape(1, 1, 1, channels))[0]

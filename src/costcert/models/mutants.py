@@ -1,8 +1,8 @@
-"""A network together with how mutants are shown to it: what is trained, and what votes."""
+"""A network with its view of mutants: the module that is trained and that votes."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,11 @@ from costcert.models.views import View
 
 
 class Mutants(nn.Module):
-    """Logits of mutants.
+    """A network that classifies mutants.
 
     Args:
-        network: gives [M, L] for what the view shows.
-        view: what it is shown.
+        network: from the view's inputs to logits [M, L].
+        view: makes the network's inputs from pixels and kept regions.
     """
 
     def __init__(self, network: nn.Module, view: View) -> None:
@@ -27,27 +27,24 @@ class Mutants(nn.Module):
     def forward(
         self, pixels: Tensor, regions: Region | Sequence[Region], images: Tensor | None = None
     ) -> Tensor:
-        """[M, L] for normalised pixels [N, C, H, W].
+        """Logits [M, L] of mutants of normalised pixels [N, C, H, W].
 
         Args:
-            regions: one for every image, or a single one for all.
-            images: [M], of which image each region is; one region per image, in order, by default.
+            regions: the kept region of each mutant, or a single one for all.
+            images: [M], the image of each mutant; by default one mutant per image, in order.
         """
         if images is None:
             images = torch.arange(len(pixels), device=pixels.device)
         if isinstance(regions, Region):
             regions = [regions] * len(images)
-        groups: dict[Hashable, list[int]] = {}
-        for mutant, region in enumerate(regions):
-            groups.setdefault(self.view.group(region), []).append(mutant)
+        groups = self.view.groups(regions)
         if len(groups) == 1:
-            return self._answer(pixels, images, regions)
-        answers = [
-            self._answer(pixels, images[chosen], [regions[mutant] for mutant in chosen])
-            for chosen in groups.values()
+            return self._logits(pixels, images, regions)
+        logits = [
+            self._logits(pixels, images[chosen], [regions[mutant] for mutant in chosen]) for chosen in groups
         ]
-        order = torch.tensor([mutant for chosen in groups.values() for mutant in chosen])
-        return torch.cat(answers)[order.argsort().to(pixels.device)]
+        order = torch.tensor([mutant for chosen in groups for mutant in chosen])
+        return torch.cat(logits)[order.argsort().to(pixels.device)]
 
-    def _answer(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
-        return self.view.answer(self.network, self.view.show(pixels, images, regions))
+    def _logits(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
+        return self.view.forward(self.network, self.view.inputs(pixels, images, regions))

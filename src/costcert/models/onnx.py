@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(u
 
 
 class OnnxNetwork(nn.Module):
-    """Logits [M, L] of pictures [M, C, H, W] by the first input and output of an ONNX file.
+    """Logits [M, L] of images [M, C, H, W], by the first input and output of an ONNX file.
 
-    Whether it wants channels first or last, how many pictures at once, and which numbers, the file says.
+    The file sets the order of dimensions (channels first or last), the batch size and the type of the input.
     """
 
     def __init__(self, path: str | Location, device: str = "cpu") -> None:
@@ -32,20 +31,20 @@ class OnnxNetwork(nn.Module):
         if not self.path.is_file():
             raise CostcertError(f"the ONNX file {self.path} is not there")
         with fetched(self.path) as file:
-            beside = external_files(file, self.path)
-            _bring(beside, file, self.path)
-            self._digest = _digest(file, beside)
+            external = external_files(file, self.path)
+            _fetch(external, file, self.path)
+            self._digest = _digest(file, external)
             self._session = _session(file, self.path, device)
-        first, answer = self._session.get_inputs()[0], self._session.get_outputs()[0]
+        first, output = self._session.get_inputs()[0], self._session.get_outputs()[0]
         self._input: str = first.name
         if first.type not in _DTYPES or len(first.shape) != 4:
             raise CostcertError(
-                f"{self.path} takes {first.type} of shape {first.shape}, expected pictures of four "
-                f"dimensions as one of {', '.join(_DTYPES)}"
+                f"{self.path} takes {first.type} of shape {first.shape}, expected images with four "
+                f"dimensions of a type in {', '.join(_DTYPES)}"
             )
         self._dtype = _DTYPES[first.type]
-        self.precision = "float16" if "tensor(float16)" in (first.type, answer.type) else "float32"
-        # Names stand for sizes that may vary.
+        self.precision = "float16" if "tensor(float16)" in (first.type, output.type) else "float32"
+        # A dimension of any size has a name or None instead of a number.
         batch, *sides = (side if isinstance(side, int) and side > 0 else None for side in first.shape)
         self._batch = batch
         self._channels_last = sides[2] in (1, 3) and sides[0] not in (1, 3)
@@ -58,21 +57,21 @@ class OnnxNetwork(nn.Module):
         return self._dtype is np.uint8
 
     def forward(self, pixels: Tensor) -> Tensor:
-        pictures = pixels.permute(0, 2, 3, 1) if self._channels_last else pixels
-        array = np.ascontiguousarray(pictures.cpu().numpy(), dtype=self._dtype)
+        images = pixels.permute(0, 2, 3, 1) if self._channels_last else pixels
+        array = np.ascontiguousarray(images.cpu().numpy(), dtype=self._dtype)
         if self._batch is None:
-            answers = self._run(array)
+            logits = self._run(array)
         else:
-            answers = np.concatenate(
+            logits = np.concatenate(
                 [
-                    self._run_full(array[begin : begin + self._batch], self._batch)
+                    self._run_padded(array[begin : begin + self._batch], self._batch)
                     for begin in range(0, len(array), self._batch)
                 ]
             )
-        return torch.from_numpy(answers.astype(np.float32)).flatten(1).to(pixels.device)
+        return torch.from_numpy(logits.astype(np.float32)).flatten(1).to(pixels.device)
 
-    def _run_full(self, array: Any, batch: int) -> Any:
-        """Blank pictures fill a batch that the file wants full."""
+    def _run_padded(self, array: Any, batch: int) -> Any:
+        """Run a file of fixed batch size on fewer images, padded with blank ones."""
         blank = np.zeros((batch - len(array), *array.shape[1:]), array.dtype)
         return self._run(np.concatenate([array, blank]))[: len(array)]
 
@@ -80,19 +79,19 @@ class OnnxNetwork(nn.Module):
         try:
             return self._session.run(None, {self._input: array})[0]
         except Exception as error:
-            # ONNX Runtime has exceptions of its own for each failure, and no base class for them.
+            # The exceptions of ONNX Runtime have no common base class.
             raise CostcertError(
                 f"{self.path} fails on {list(array.shape)}: {str(error).splitlines()[0]}"
             ) from error
 
     def digest(self) -> str:
-        """sha256 of the file; where it keeps weights in others, these go into it with their digests."""
+        """sha256 of the file, and of the names and digests of its external weights if it has any."""
         return self._digest
 
 
-def _bring(beside: list[str], file: Path, path: Location) -> None:
-    """See that all weights of the model lie beside its file on this machine."""
-    for location in beside:
+def _fetch(external: list[str], file: Path, path: Location) -> None:
+    """Download external weights beside the local copy of the model, if it is at a URL."""
+    for location in external:
         source, copy = path.parent / location, file.parent / location
         if not source.is_file():
             raise CostcertError(
@@ -103,29 +102,32 @@ def _bring(beside: list[str], file: Path, path: Location) -> None:
             source.fetch(copy)
 
 
-def _digest(file: Path, beside: list[str]) -> str:
-    seen = _sha256(file)
-    for location in beside:
-        seen.update(f"\n{location} {_sha256(file.parent / location).hexdigest()}".encode())
-    return f"sha256:{seen.hexdigest()}"
+def _digest(file: Path, external: list[str]) -> str:
+    total = _sha256(file)
+    for location in external:
+        total.update(f"\n{location} {_sha256(file.parent / location).hexdigest()}".encode())
+    return f"sha256:{total.hexdigest()}"
 
 
 def _sha256(file: Path) -> Any:
-    seen = hashlib.sha256()
+    # hashlib.file_digest needs Python 3.11.
+    total = hashlib.sha256()
     with file.open("rb") as opened:
-        for part in iter(partial(opened.read, 1 << 20), b""):
-            seen.update(part)
-    return seen
+        while part := opened.read(1 << 20):
+            total.update(part)
+    return total
 
 
 def _session(file: Path, path: Location, device: str) -> Any:
     try:
         runtime = import_module("onnxruntime")
     except ModuleNotFoundError:
-        raise CostcertError("onnx: needs onnxruntime: pip install onnxruntime") from None
+        raise CostcertError("onnx: needs the package onnxruntime: pip install 'costcert[onnx]'") from None
     provider = f"{'CUDA' if device.startswith('cuda') else 'CPU'}ExecutionProvider"
     if provider not in runtime.get_available_providers():
-        raise CostcertError(f"this onnxruntime has no {provider}: install onnxruntime-gpu, or use the cpu")
+        raise CostcertError(
+            f"this onnxruntime has no {provider}: install onnxruntime-gpu, or use --device cpu"
+        )
     options = runtime.SessionOptions()
     options.use_deterministic_compute = True
     options.log_severity_level = 3

@@ -1,7 +1,7 @@
-"""From a picture to the pixels that patches are counted on, and from those to what a network takes.
+"""Preprocessing: an image to the uint8 pixels of the threat model, and those to a network's input.
 
-What mixes pixels (resizing, cropping) happens in `prepare`, before the threat model applies. `normalise`
-works pixel by pixel, so that a pixel that is rewritten changes nothing but itself.
+Everything that mixes pixels (resizing, cropping) happens in `prepare`; the threat model applies to its
+output. `normalise` works pixel by pixel, so that rewriting a pixel changes no other.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _INTERPOLATIONS = {mode.name.lower(): mode for mode in Image.Resampling}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pictures become a network's input; the names and meanings are timm's.
+    """How images become a network's input; names and meanings are those of timm.
 
     Args:
         image_size: (height, width) of the network's input.
-        mean, std: for each channel, of pixels between 0 and 1; both None hands the whole numbers 0 … 255 over
-            to a network that normalises for itself.
-        crop_pct: the part of the resized picture that is cut out.
-        crop_mode: `center` keeps the proportions and loses the border, `squash` does not keep them, `border`
-            keeps everything and pads.
-        interpolation: how to resize.
+        mean, std: per channel, for pixels between 0 and 1; both None for a network that takes raw uint8
+            pixels and normalises them itself.
+        crop_pct: the share of the resized image's side that the crop keeps.
+        crop_mode: `center` keeps the aspect ratio and cuts the border off, `squash` changes the aspect
+            ratio, `border` keeps the aspect ratio and pads.
+        interpolation: the resampling filter.
     """
 
     image_size: ImageSize
@@ -51,18 +51,20 @@ class Preprocessing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", as_image_size(self.image_size))
         if self.channels not in _MODES:
-            raise CostcertError(f"images have 1 channel (grey) or 3 (red, green, blue), got {self.channels}")
+            raise CostcertError(f"images have 1 channel (grey) or 3 (RGB), got {self.channels}")
         if (self.mean is None) != (self.std is None):
-            raise CostcertError("mean and std go together: give both, or neither for raw pixels")
+            raise CostcertError("mean and std go together: pass both, or neither for raw pixels")
         for name in ("mean", "std"):
             object.__setattr__(self, name, per_channel(name, getattr(self, name), self.channels))
         if self.std is not None and min(self.std) <= 0:
-            raise CostcertError(f"std is above 0, got {list(self.std)}")
+            raise CostcertError(f"std must be above 0, got {list(self.std)}")
         if not 0 < self.crop_pct <= 1:
-            raise CostcertError(f"crop_pct is above 0 and at most 1, got {self.crop_pct}")
+            raise CostcertError(f"crop_pct must be above 0 and at most 1, got {self.crop_pct}")
         for value, known in ((self.crop_mode, _CROPS), (self.interpolation, tuple(_INTERPOLATIONS))):
             if value not in known:
-                raise CostcertError(f"unknown {value!r}{nearest(value, known)}: one of {', '.join(known)}")
+                raise CostcertError(
+                    f"unknown {value!r}{nearest(value, known)}: use one of {', '.join(known)}"
+                )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Preprocessing:
@@ -76,41 +78,45 @@ class Preprocessing:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     def prepare(self, image: Image.Image) -> Pixels:
-        """[H, W, C], resized and cropped as timm does for evaluation."""
-        picture = image.convert(_MODES[self.channels])
+        """uint8 pixels [H, W, C], resized and cropped as timm does for evaluation.
+
+        Written with Pillow, because reports and the explorer prepare images without torch installed; a test
+        compares it with timm's transform.
+        """
+        image = image.convert(_MODES[self.channels])
         scaled = (floor(self.image_size[0] / self.crop_pct), floor(self.image_size[1] / self.crop_pct))
         if self.crop_mode != "squash":
-            scaled = self._in_proportion(picture, scaled)
+            scaled = self._keeping_aspect_ratio(image, scaled)
         height, width = self.image_size
-        if picture.size != scaled[::-1]:
-            picture = picture.resize(scaled[::-1], _INTERPOLATIONS[self.interpolation])
+        if image.size != scaled[::-1]:
+            image = image.resize(scaled[::-1], _INTERPOLATIONS[self.interpolation])
         top, left = round((scaled[0] - height) / 2), round((scaled[1] - width) / 2)
         if (top, left) == (0, 0) and scaled == self.image_size:
-            return self._array(picture)
-        canvas = Image.new(picture.mode, (width, height), self._border())
-        canvas.paste(picture, (-left, -top))
+            return self._array(image)
+        canvas = Image.new(image.mode, (width, height), self._border())
+        canvas.paste(image, (-left, -top))
         return self._array(canvas)
 
-    def _in_proportion(self, picture: Image.Image, target: ImageSize) -> ImageSize:
-        ratios = (picture.height / target[0], picture.width / target[1])
+    def _keeping_aspect_ratio(self, image: Image.Image, target: ImageSize) -> ImageSize:
+        ratios = (image.height / target[0], image.width / target[1])
         ratio = max(ratios) if self.crop_mode == "border" else min(ratios)
         if self.crop_mode == "center" and target[0] == target[1]:
-            # torchvision fixes the shorter side and cuts fractions off the longer one.
-            short = min(picture.size)
-            return (target[0] * picture.height // short, target[0] * picture.width // short)
-        return (round(picture.height / ratio), round(picture.width / ratio))
+            # torchvision fixes the shorter side and rounds the longer one down.
+            short = min(image.size)
+            return (target[0] * image.height // short, target[0] * image.width // short)
+        return (round(image.height / ratio), round(image.width / ratio))
 
     def _border(self) -> Any:
         colour = tuple(round(255 * value) for value in self.mean or (0.0,) * self.channels)
         return colour[0] if self.channels == 1 else colour
 
-    def _array(self, picture: Image.Image) -> Pixels:
-        pixels = np.array(picture, dtype=np.uint8)
+    def _array(self, image: Image.Image) -> Pixels:
+        pixels = np.array(image, dtype=np.uint8)
         return pixels if self.channels > 1 else pixels[..., None]
 
     def normalise(self, images: Tensor) -> Tensor:
-        """[N, C, H, W] for whole pixels [N, H, W, C], each by itself."""
-        # Here alone, so that pictures are prepared for people where no network is installed.
+        """Network input [N, C, H, W] of uint8 pixels [N, H, W, C], pixel by pixel."""
+        # Imported here, so that `prepare` works without torch.
         import torch
 
         pixels = images.permute(0, 3, 1, 2).contiguous()
@@ -121,7 +127,7 @@ class Preprocessing:
 
 
 def per_channel(name: str, values: float | Sequence[float] | None, channels: int) -> tuple[float, ...] | None:
-    """One value for each channel; a single one is for all, and three become their mean for a grey picture."""
+    """One value per channel: a single value is repeated, and three are averaged for grey images."""
     if values is None:
         return None
     several = [float(value) for value in (values if isinstance(values, Sequence) else [values])]
@@ -130,5 +136,7 @@ def per_channel(name: str, values: float | Sequence[float] | None, channels: int
     if channels == 1 and len(several) == 3:
         several = [sum(several) / 3]
     if len(several) != channels:
-        raise CostcertError(f"got {len(several)} values of {name} for {channels} channels")
+        raise CostcertError(
+            f"got {len(several)} values of {name} for {channels} channels: pass one per channel"
+        )
     return tuple(several)

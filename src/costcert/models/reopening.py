@@ -1,7 +1,7 @@
-"""The model that cast some votes, opened again and set up as it was then.
+"""Loads the model that made stored votes again, with the same settings.
 
-Certificates hold for one classifier: these weights, these pixels, this way of hiding. Whoever has a question
-for the model of stored votes comes here, and gets that model or an error.
+Certificates hold for one classifier: its weights, preprocessing and way of hiding. Code that needs the model
+of stored votes loads it here, and gets that model or an error.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from costcert.models.loading import ONNX, load_model, trained_folder
 from costcert.models.preprocessing import Preprocessing
 from costcert.store.locations import Location
 
-_NOTED = ("name", "digest", "preprocessing", "hide", "precision")
+_RECORDED = ("name", "digest", "preprocessing", "hide", "precision")
 
 
 def model_that_voted(
     spelling: str,
-    noted: Mapping[str, Any],
+    recorded: Mapping[str, Any],
     *,
     num_classes: int,
     class_names: Sequence[str] | None,
@@ -32,72 +32,73 @@ def model_that_voted(
     checkpoint: Location | None = None,
     device: str = "auto",
 ) -> Classifier:
-    """The model of this spelling if it is the one that voted.
+    """The model of this spelling; raises if it is not the one that voted.
 
     Args:
         spelling: as for `load_model`.
-        noted: what the votes say about their model: `manifest["made"]["model"]`.
+        recorded: the metadata of the model that voted, `manifest["made"]["model"]`.
         num_classes, class_names, ablation, image_size: of the votes.
         checkpoint: weights for `timm:` and `strip:`.
     """
-    missing = [field for field in _NOTED if not noted.get(field)]
+    missing = [field for field in _RECORDED if not recorded.get(field)]
     if missing:
         raise CostcertError(
-            f"these votes do not say the {missing[0]} of the model that cast them, so none can be told to be "
-            "it: vote once more"
+            f"these votes do not record the {missing[0]} of their model, so it cannot be identified: vote "
+            "again"
         )
-    preprocessing = Preprocessing.from_json(noted["preprocessing"])
+    preprocessing = Preprocessing.from_json(recorded["preprocessing"])
     kwargs: dict[str, Any] = {}
     if spelling.startswith(ONNX) or trained_folder(spelling) is None:
-        # Only the folder of a trained model says these itself.
+        # The folder of a trained model stores these itself.
         kwargs = {"preprocessing": preprocessing, "ablation": ablation}
     model = load_model(
         spelling,
         checkpoint=checkpoint,
         num_classes=num_classes,
         class_names=class_names,
-        hide=noted["hide"],
+        hide=recorded["hide"],
         device=device,
-        autocast=noted["precision"] != "float32",
+        autocast=recorded["precision"] != "float32",
         **kwargs,
     )
-    # The name of an ONNX network is where its file lay; its digest covers the whole network.
-    moved = spelling.startswith(ONNX) and str(noted["name"]).startswith(ONNX)
-    other = {field: value for field, value in noted.items() if field != "name" or not moved}
-    refuse_other_model(model, other, image_size, class_names, spelling=spelling)
+    # The name of an ONNX network is the path of its file, which may change; its digest covers the network.
+    both_onnx = spelling.startswith(ONNX) and str(recorded["name"]).startswith(ONNX)
+    compared = {field: value for field, value in recorded.items() if field != "name" or not both_onnx}
+    refuse_other_model(model, compared, image_size, class_names, spelling=spelling)
     return model
 
 
 def refuse_other_model(
     model: Classifier,
-    noted: Mapping[str, Any],
+    recorded: Mapping[str, Any],
     image_size: ImageSize,
     class_names: Sequence[str] | None,
     *,
     spelling: str | None = None,
 ) -> None:
-    """Raise where a model is not the one of which this is noted, or was set up otherwise.
+    """Raise if the metadata of a model differ from those recorded.
 
     Args:
-        spelling: how somebody called the model, for the sentence.
+        spelling: the model's spelling in the error message.
     """
-    found, expected = _flat(model.metadata()), _flat(noted)
+    found, expected = _flat(model.metadata()), _flat(recorded)
     found["image size"], expected["image size"] = shown(model.image_size), shown(as_image_size(image_size))
     if class_names is not None and model.class_names is not None:
         found["class names"], expected["class names"] = tuple(model.class_names), tuple(class_names)
     for field in {**expected, **found}:
         value = expected.get(field)
-        # The name is left out of what is noted where it says only where a file lay.
+        # `recorded` has no name where the name is only a path.
         if found.get(field) != value and (field in expected or field != "name"):
             raise OtherModelError(
                 f"{spelling or found.get('name')} is not the model that cast these votes "
-                f"({noted.get('name', 'of another name')}, {str(noted.get('digest'))[:19]}), its {field} is "
-                f"{found.get(field)!r}, not {value!r}: certificates of one model say nothing about another"
+                f"({recorded.get('name', 'of another name')}, {str(recorded.get('digest'))[:19]}), its "
+                f"{field} is {found.get(field)!r}, not {value!r}: certificates of one model do not hold for "
+                "another"
             )
 
 
 def _flat(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model says of itself, as a manifest has it, its preprocessing spread out."""
+    """Metadata as read from a manifest, with the fields of the preprocessing at the top level."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(metadata)))
     preprocessing = plain.pop("preprocessing", {})
     return {**plain, **preprocessing}

@@ -1,4 +1,4 @@
-"""The folder of a trained model: `model.safetensors`, and `model.json` with all that voting needs to know."""
+"""The folder of a trained model: `model.safetensors`, and `model.json` with everything that voting needs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FORMAT, VERSION = "costcert model", 1
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a network was trained for, so that nothing has to be said again.
+    """The settings of a trained network.
 
     Args:
         architecture: `timm:NAME` or `strip:SIZE`.
-        ablation: the spelling of what its mutants keep.
-        hide: how it is shown them.
-        training: the recipe, for people.
+        ablation: the spelling of the ablation it was trained on.
+        hide: how pixels are hidden.
+        training: the training recipe, for information only.
     """
 
     architecture: str
@@ -42,7 +42,7 @@ class ModelCard:
 
 
 class Saved(NamedTuple):
-    """A trained model read back; `digest` is that of its weights."""
+    """A trained model as loaded; `digest` is that of its weights."""
 
     mutants: Mutants
     card: ModelCard
@@ -50,7 +50,7 @@ class Saved(NamedTuple):
 
 
 def save_model(folder: str | Location, network: nn.Module, card: ModelCard) -> None:
-    """Write both files, each whole or not at all; the card names its weights, so mixed ones are noticed."""
+    """Write both files, each atomically; the card holds the digest of the weights, which loading compares."""
     folder = locate(folder)
     weights = {name: v.detach().cpu().clone().contiguous() for name, v in network.state_dict().items()}
     with atomic_write(folder / WEIGHTS) as temporary:
@@ -75,18 +75,20 @@ def save_model(folder: str | Location, network: nn.Module, card: ModelCard) -> N
 
 
 def read_card(folder: str | Location) -> ModelCard:
-    """What a trained model's folder says about it; no weights are read."""
+    """The card of a trained model's folder; no weights are read."""
     folder = locate(folder)
     return _card(_read(folder), folder)
 
 
 def load_saved(folder: str | Location, *, hide: str | None = None) -> Saved:
-    """The trained model in this folder, shown mutants as it was trained or, if `hide` is given, otherwise."""
+    """The trained model in this folder; `hide` replaces the way of hiding it was trained with."""
     folder = locate(folder)
     content = _read(folder)
     card = _card(content, folder)
     if hide not in (None, card.hide) and "crop" in (hide, card.hide):
-        raise StoreError(f"{folder} was trained with hide {card.hide!r}, which cannot become {hide!r}")
+        raise StoreError(
+            f"{folder} was trained with hide {card.hide!r}, which cannot become {hide!r}: leave hide out"
+        )
     mutants, _ = build(
         card.architecture,
         num_classes=card.num_classes,
@@ -99,7 +101,7 @@ def load_saved(folder: str | Location, *, hide: str | None = None) -> Saved:
     if found != content.get("weights"):
         raise StoreError(
             f"{folder / WEIGHTS} does not hold the weights that {CARD} was written for: the folder mixes two "
-            "models, or is damaged"
+            "models or is damaged; copy or train the model again"
         )
     return Saved(mutants, card, found)
 
@@ -107,13 +109,16 @@ def load_saved(folder: str | Location, *, hide: str | None = None) -> Saved:
 def _read(folder: Location) -> dict[str, Any]:
     path = folder / CARD
     if not path.is_file():
-        raise StoreError(f"{folder} holds no {CARD}, so it is no folder of a trained model")
+        raise StoreError(f"{folder} holds no {CARD}: pass the folder that costcert train wrote")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise StoreError(f"{path} does not describe a trained model of costcert")
+        raise StoreError(
+            f"{path} does not describe a trained model of costcert: pass a folder that costcert train wrote"
+        )
     if content.get("version") != VERSION:
         raise StoreError(
-            f"{path} has format version {content.get('version')!r}, this costcert reads {VERSION}"
+            f"{path} has format version {content.get('version')!r}, this costcert reads {VERSION}: install a "
+            "version that reads it"
         )
     return content
 
@@ -131,4 +136,4 @@ def _card(content: Mapping[str, Any], folder: Location) -> ModelCard:
             training=dict(content.get("training") or {}),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder / CARD} lacks or garbles {error}") from None
+        raise StoreError(f"{folder / CARD} has a missing or invalid field: {error}") from None

@@ -1,4 +1,4 @@
-"""Trained models that come with the package: `shipped:fashion`, the demo's, and `shipped:gtsrb`."""
+"""The trained models in the package: `shipped:fashion` (used by the demo) and `shipped:gtsrb`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FOLDERS = {"fashion": "model", "gtsrb": "gtsrb"}
 
 
 def model_folder(model: str | Location) -> Location:
-    """The folder that a spelling of a trained model means."""
+    """The folder of a trained model: a path or URL as it is, or that of `shipped:NAME` in the package."""
     if not str(model).startswith(PREFIX):
         return locate(model)
     name = str(model).removeprefix(PREFIX)
     if name not in _FOLDERS:
         raise SpellingError(
-            f"no model {name!r} comes with costcert{nearest(name, _FOLDERS)}: there are {', '.join(_FOLDERS)}"
+            f"costcert ships no model {name!r}{nearest(name, _FOLDERS)}: use one of {', '.join(_FOLDERS)}"
         )
     return Path(costcert.__file__).parent / "sample" / _FOLDERS[name]

@@ -1,9 +1,11 @@
-"""Small convolutional networks for strips of a few pixels, where others shrink their input too far.
+"""Small convolutional networks for strips a few pixels wide, which common networks downsample too far.
 
-They halve only the sides that are long, and look at a strip relative to its own mean and contrast, so that
-light and shadow matter less. `small` and `base` look at plain colours too, and for features anywhere in a
-strip. `tall` soon folds the short side into channels, knows where its strip is, and remembers at which height
-it saw what, which suits objects that fill their picture.
+They downsample the long side first, and normalise each strip by its own mean and contrast, so that lighting
+matters less. `small` and `base` also take the colours as they are, and pool features over the entire strip.
+`tall` merges the short side into channels early, embeds the position of the strip, and pools features per
+height, which suits objects that fill their image.
+
+Attribute names of the modules are those of the stored weights: renaming one breaks checkpoints.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ SIZES: dict[str, tuple[int, ...]] = {
     "base": (48, 96, 192, 256),
     "tall": (32, 128, 128, 192, 256),
 }
-# Places along an axis between which `tall` learns where a strip is.
-_PLACES = 16
-# Rows that `tall` tells apart in the end.
+# Grid points per axis of the position embedding of `tall`, which is interpolated between them.
+_GRID_POINTS = 16
+# Rows of the feature map that `tall` passes to its head.
 _HEIGHTS = 4
-# Convolutions along one axis are slow on pictures one pixel wide: so many strips stand side by side in one.
+# Convolutions along one axis are slow on inputs one pixel wide, so up to this many strips share one input.
 _SIDE_BY_SIDE = 8
-# Contrast below this is noise: a strip that is nearly plain stays nearly plain. Colours lie about -1 … 1.
-_LEAST_CONTRAST = 0.05
+# Contrast below this counts as noise and is not amplified. Colours are between -1 and 1.
+_MIN_CONTRAST = 0.05
 
 
 class StripNet(nn.Module):
     """Logits [M, L] of crops [M, channels + coordinates, height, width].
 
     Args:
-        channels: colours of a pixel; what comes after them in the input is where it is.
-        height, width: of the crop. One lying on its side is looked at like one standing.
-        coordinates: further channels of the input.
+        channels: colour channels of the input, which come first.
+        height, width: of the crop. A crop wider than high is transposed.
+        coordinates: coordinate channels of the input, which come after the colours.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class StripNet(nn.Module):
         super().__init__()
         if size not in SIZES:
             raise CostcertError(
-                f"unknown strip network {size!r}{nearest(size, SIZES)}: one of {', '.join(SIZES)}"
+                f"unknown strip network {size!r}{nearest(size, SIZES)}: use one of {', '.join(SIZES)}"
             )
         self.channels = channels
         self.num_classes = num_classes
@@ -74,12 +76,12 @@ class StripNet(nn.Module):
         return logits
 
     def get_classifier(self) -> nn.Module:
-        """The last layer, as timm's networks name it."""
+        """The last layer, by the method's name in timm."""
         return self.head
 
 
 class _Layers(NamedTuple):
-    """What lies between the input and the head, and how many numbers the head is given."""
+    """The layers before the head, and the number of features they pass to it."""
 
     stem: nn.Module
     blocks: nn.Module
@@ -88,7 +90,7 @@ class _Layers(NamedTuple):
 
 
 def _square(colours: int, coordinates: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
-    """Blocks that see both axes, and what they found anywhere."""
+    """Blocks of 3 x 3 convolutions, and pooling over the entire crop."""
     before, *afters = channels
     stride, sides = _halved(sides)
     stem = _convolution(2 * colours + coordinates, before, stride)
@@ -97,11 +99,11 @@ def _square(colours: int, coordinates: int, sides: tuple[int, int], channels: tu
         stride, sides = _halved(sides)
         blocks.append(_Block(before, after, stride))
         before = after
-    return _Layers(stem, nn.Sequential(*blocks), _Anywhere(), 2 * before)
+    return _Layers(stem, nn.Sequential(*blocks), _MeanAndMax(), 2 * before)
 
 
 def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
-    """One look at both axes, then blocks along the long one, and what they found at each height."""
+    """A stem over both axes, blocks of convolutions along the long one, and pooling per height."""
     first, before, *afters = channels
     stem = _TallStem(colours, coordinates, sides[1], first, before)
     length = -(-sides[0] // 2)
@@ -120,7 +122,7 @@ def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tupl
 
 
 class _Block(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """A residual block of two convolutions."""
 
     def __init__(
         self,
@@ -142,62 +144,62 @@ class _Block(nn.Module):
         return torch.relu(self.second(self.first(features)) + self.shortcut(features))
 
 
-class _Anywhere(nn.Module):
-    """The mean and the largest value of each channel."""
+class _MeanAndMax(nn.Module):
+    """Global mean and max pooling, concatenated."""
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.cat([features.mean(dim=(-2, -1)), features.amax(dim=(-2, -1))], dim=1)
 
 
 class _TallStem(nn.Module):
-    """Features [M, C, half the length, 1] of a strip's relative colours and of where it begins."""
+    """Features [M, C, half the length, 1] of a strip's relative colours and of its position."""
 
     def __init__(self, colours: int, coordinates: int, width: int, before: int, after: int) -> None:
         super().__init__()
         self.colours, self.width = colours, width
         self.look = _convolution(colours + coordinates, before)
         self.fold = _convolution(before, after, (2, 1), kernel=(3, width), padding=(1, 0))
-        self.place = nn.Linear(coordinates * _PLACES, after) if coordinates else None
+        self.place = nn.Linear(coordinates * _GRID_POINTS, after) if coordinates else None
 
-    def forward(self, shown: Tensor) -> Tensor:
-        """Of relative colours, plain colours and coordinates, in this order."""
-        relative, where = shown[:, : self.colours], shown[:, 2 * self.colours :]
-        missing = max(self.width - shown.shape[-1], 0)
-        seen = nn.functional.pad(torch.cat([relative, where], dim=1), (0, missing))
-        features: Tensor = self.fold(self.look(seen.contiguous(memory_format=torch.channels_last)))
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The channels of `inputs` are relative colours, colours and coordinates, in this order."""
+        relative, position = inputs[:, : self.colours], inputs[:, 2 * self.colours :]
+        missing = max(self.width - inputs.shape[-1], 0)
+        padded = nn.functional.pad(torch.cat([relative, position], dim=1), (0, missing))
+        features: Tensor = self.fold(self.look(padded.contiguous(memory_format=torch.channels_last)))
         if self.place is not None:
-            features = features + self.place(_near(where[:, :, 0, 0]))[:, :, None, None]
+            features = features + self.place(_interpolation(position[:, :, 0, 0]))[:, :, None, None]
         return features
 
 
-def _near(where: Tensor) -> Tensor:
-    """[M, coordinates * _PLACES]: 1 at the place that is nearest, less at its neighbours, 0 elsewhere."""
-    places = torch.linspace(-1, 1, _PLACES, device=where.device, dtype=where.dtype)
-    away = (where[:, :, None] - places).abs() * ((_PLACES - 1) / 2)
-    return torch.relu(1 - away).flatten(1)
+def _interpolation(position: Tensor) -> Tensor:
+    """[M, coordinates * _GRID_POINTS]: the weights of linear interpolation between grid points."""
+    points = torch.linspace(-1, 1, _GRID_POINTS, device=position.device, dtype=position.dtype)
+    distance = (position[:, :, None] - points).abs() * ((_GRID_POINTS - 1) / 2)
+    return torch.relu(1 - distance).flatten(1)
 
 
 class _SideBySide(nn.Sequential):
-    """Layers along the first axis, for features [M, C, length, width].
+    """Layers along the first axis of features [M, C, length, width], applied to several strips at once.
 
-    None of them looks across the second axis, so strips that share a picture do not see each other.
+    None of the layers mixes columns, so strips that share an input do not affect each other.
     """
 
     def forward(self, features: Tensor) -> Tensor:
         count, _, length, width = features.shape
-        beside = math.gcd(count, _SIDE_BY_SIDE) if width == 1 else 1
-        if beside > 1:
-            features = features.reshape(count // beside, beside, -1, length).permute(0, 2, 3, 1)
+        group = math.gcd(count, _SIDE_BY_SIDE) if width == 1 else 1
+        if group > 1:
+            features = features.reshape(count // group, group, -1, length).permute(0, 2, 3, 1)
             features = features.contiguous(memory_format=torch.channels_last)
         for layer in self:
             features = layer(features)
-        if beside > 1:
+        if group > 1:
             features = features.permute(0, 3, 1, 2).reshape(count, features.shape[1], -1, 1)
         return features
 
 
 def _halved(sides: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The stride that halves the longer side, or both once they are alike, and the sides after it."""
+    """The stride that halves the longer side, or both sides once they are equal, and the sides after it."""
     down, across = (2 if side == max(sides) and side >= 4 else 1 for side in sides)
     return (down, across), (-(-sides[0] // down), -(-sides[1] // across))
 
@@ -218,7 +220,7 @@ def _convolution(
 
 
 def _relative(colours: Tensor) -> Tensor:
-    """Colours relative to the mean and the contrast of the crop they are in, all channels alike."""
+    """Colours normalised by the mean and standard deviation of their crop, over all channels together."""
     mean = colours.mean(dim=(1, 2, 3), keepdim=True)
     variance = colours.var(dim=(1, 2, 3), keepdim=True, correction=0)
-    return (colours - mean) / (variance + _LEAST_CONTRAST**2).sqrt()
+    return (colours - mean) / (variance + _MIN_CONTRAST**2).sqrt()

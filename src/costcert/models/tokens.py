@@ -1,8 +1,10 @@
-"""Only the tokens that see a kept pixel: a vision transformer looks at what is there and skips the rest.
+"""The view that drops the tokens of a vision transformer that hold no kept pixel.
 
-Attention takes any set of tokens, and each carries its position with it, so tokens without a kept pixel are
-neither embedded nor run. Hidden pixels inside a token that is kept in part are 0 after normalisation. With
-every token kept this is the dense model.
+Attention takes any set of tokens, and each carries its position embedding, so tokens without a kept pixel are
+neither embedded nor computed. Hidden pixels inside a token that is kept in part are 0 after normalisation.
+With every token kept this is the dense model.
+
+Written against timm's parts, because timm drops tokens only at random (`PatchDropout`), not by choice.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from costcert.models.views import View, kept
 
 
 class Tokens(NamedTuple):
-    """The kept pieces of mutants that keep equally many.
+    """The kept tokens of M mutants, K per mutant.
 
-    strips: [M, C, p, K * q], their pixels, one piece beside the other.
-    places: [M, K], where each stands in the picture, row by row.
+    strips: [M, C, p, K * q], their pixels, side by side.
+    places: [M, K], their indices in the token grid, in row-major order.
     """
 
     strips: Tensor
@@ -33,7 +35,7 @@ class Tokens(NamedTuple):
 
 
 class DropTokens(View):
-    """Shows a timm VisionTransformer the tokens that see a kept pixel."""
+    """Inputs of a timm VisionTransformer with only the tokens that hold a kept pixel."""
 
     hide = "drop-tokens"
 
@@ -47,8 +49,8 @@ class DropTokens(View):
             )
         if type(embed) is not timm.layers.PatchEmbed:
             raise CostcertError(
-                f"drop-tokens needs tokens that see their own piece of the picture alone; {name} makes them "
-                f"with a {type(embed).__name__}: hide pixels as zero"
+                f"drop-tokens needs tokens that depend on their own patch alone; {name} makes them with a "
+                f"{type(embed).__name__}: hide pixels as zero"
             )
         self.image_size = image_size
         self._patch: ImageSize = embed.patch_size
@@ -56,23 +58,24 @@ class DropTokens(View):
         self._places: dict[Region, Tensor] = {}
 
     def places(self, region: Region) -> Tensor:
-        """[K], the tokens that see a kept pixel, row by row."""
+        """[K], the indices of tokens that hold a kept pixel, in row-major order."""
         if region not in self._places:
             rows, columns = (
-                self._pieces(torch.from_numpy(segment.pixels(side)), axis).any(dim=-1)
+                self._by_token(torch.from_numpy(segment.pixels(side)), axis).any(dim=-1)
                 for axis, (segment, side) in enumerate(zip(region, self.image_size, strict=True))
             )
             found = torch.outer(rows, columns).flatten().nonzero().flatten()
-            # Where tokens do not divide the side, timm leaves a border out. A mutant that keeps nothing
-            # else is shown one token, all of it hidden.
+            # Where the patch size does not divide the side, timm leaves out a border. A mutant that keeps
+            # nothing but this border gets one token, completely hidden.
             self._places[region] = found if len(found) else torch.zeros(1, dtype=torch.int64)
         return self._places[region]
 
-    def _pieces(self, values: Tensor, axis: int) -> Tensor:
-        """The last dimension, a row or column of pixels, as [tokens, pixels of a token]."""
+    def _by_token(self, values: Tensor, axis: int) -> Tensor:
+        """Splits the last dimension, pixels along an axis, into [tokens, pixels per token]."""
         count, length = self._grid[axis], self._patch[axis]
-        fitting = functional.pad(values, (0, count * length - values.shape[-1]))
-        return fitting.reshape(*values.shape[:-1], count, length)
+        # A negative padding cuts off.
+        padded = functional.pad(values, (0, count * length - values.shape[-1]))
+        return padded.reshape(*values.shape[:-1], count, length)
 
     def group(self, region: Region) -> Hashable:
         return len(self.places(region))
@@ -80,27 +83,27 @@ class DropTokens(View):
     def area(self, region: Region) -> int:
         return len(self.places(region)) * self._patch[0] * self._patch[1]
 
-    def show(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tokens:
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tokens:
         device = pixels.device
         places = torch.stack([self.places(region) for region in regions]).to(device)
-        by_columns = self._pieces(pixels, 1)
-        by_both = self._pieces(by_columns.movedim(2, -1), 0)
+        by_columns = self._by_token(pixels, 1)
+        by_both = self._by_token(by_columns.movedim(2, -1), 0)
         patches = by_both.permute(0, 4, 2, 1, 5, 3).flatten(1, 2)[images[:, None], places]
 
         mutants = torch.arange(len(regions), device=device)[:, None]
         down, across = places // self._grid[1], places % self._grid[1]
-        rows = self._pieces(kept([region.rows for region in regions], self.image_size[0], device), 0)
-        columns = self._pieces(kept([region.columns for region in regions], self.image_size[1], device), 1)
+        rows = self._by_token(kept([region.rows for region in regions], self.image_size[0], device), 0)
+        columns = self._by_token(kept([region.columns for region in regions], self.image_size[1], device), 1)
         visible = rows[mutants, down][..., :, None] & columns[mutants, across][..., None, :]
-        shown = torch.where(visible[:, :, None], patches, 0)
-        return Tokens(shown.permute(0, 2, 3, 1, 4).flatten(3), places)
+        masked = torch.where(visible[:, :, None], patches, 0)
+        return Tokens(masked.permute(0, 2, 3, 1, 4).flatten(3), places)
 
-    def answer(self, network: nn.Module, shown: Tokens) -> Tensor:
-        """What `VisionTransformer.forward` does, from the embedding on, with the tokens that are there."""
+    def forward(self, network: nn.Module, inputs: Tokens) -> Tensor:
+        """`VisionTransformer.forward` from the patch embedding on, for the kept tokens."""
         vit: Any = network
-        strips, places = shown
+        strips, places = inputs
         embedded = vit.patch_embed.norm(vit.patch_embed.proj(strips).flatten(2).transpose(1, 2))
-        # Positions are added, so embeddings of zero leave the positions, after class and register tokens.
+        # Position embeddings are added, so adding them to zeros gives them (after class and register tokens).
         grid = self._grid if vit.dynamic_img_size else (self._grid[0] * self._grid[1],)
         table = vit._pos_embed(embedded.new_zeros(1, *grid, embedded.shape[-1]))[0]
         prefix, positions = table[: vit.num_prefix_tokens], table[vit.num_prefix_tokens :]
@@ -111,7 +114,7 @@ class DropTokens(View):
 
 
 def _run_blocks(vit: Any, tokens: Tensor) -> Any:
-    """The tokens that the head reads, after all blocks."""
+    """The output tokens of the last block; only the class token where the head reads no other."""
     if vit.grad_checkpointing and vit.training:
         return import_timm().models.checkpoint_seq(vit.blocks, tokens)
     if vit.training or not _reads_class_token(vit):
@@ -119,13 +122,13 @@ def _run_blocks(vit: Any, tokens: Tensor) -> Any:
     *earlier, last = vit.blocks
     for block in earlier:
         tokens = block(tokens)
-    # The last block need not work out tokens that nobody reads.
-    read = tokens[:, :1] + last.ls1(_first_attends(last.attn, last.norm1(tokens)))
-    return read + last.ls2(last.mlp(last.norm2(read)))
+    # The last block computes the class token alone, the only one that the head reads.
+    first = tokens[:, :1] + last.ls1(_attention_of_first(last.attn, last.norm1(tokens)))
+    return first + last.ls2(last.mlp(last.norm2(first)))
 
 
 def _reads_class_token(vit: Any) -> bool:
-    """Whether the head reads that token alone, after a block without what was later put into blocks."""
+    """Whether the head reads the class token alone, and the last block has none of timm's newer options."""
     transformer = import_timm().models.vision_transformer
     last = vit.blocks[-1]
     if type(vit) is not transformer.VisionTransformer or vit.global_pool != "token":
@@ -136,19 +139,20 @@ def _reads_class_token(vit: Any) -> bool:
     return last.attn.qkv.bias is not None and all(isinstance(part, nn.Identity | None) for part in additions)
 
 
-def _first_attends(attention: Any, tokens: Tensor) -> Tensor:
-    """What attention gives the first of `tokens` [N, T, D]: no keys and values of the others are needed.
+def _attention_of_first(attention: Any, tokens: Tensor) -> Tensor:
+    """The attention output of the first of `tokens` [N, T, D], without keys and values of the others.
 
-    Its query q meets a key W t + b as (qW) t + qb, where qb is the same for all tokens and falls out of the
-    softmax; and the mean of the values, whose weights add up to one, is the value of the mean.
+    The product of its query q with a key W t + b is (qW) t + qb, where qb is the same for all tokens and
+    cancels in the softmax. The weights add up to one, so the weighted mean of values is the value of the
+    weighted mean of tokens.
     """
     per_head = (3, attention.num_heads, -1)
     weights = attention.qkv.weight.unflatten(0, per_head)
     bias = attention.qkv.bias.unflatten(0, per_head)[:, :, None]
     first = tokens[:, 0].expand(attention.num_heads, -1, -1)
     query = (first @ weights[0].mT + bias[0]) * attention.scale
-    reach = (query @ weights[1]).transpose(0, 1)
-    shares = (reach @ tokens.mT).softmax(dim=-1)
+    projected = (query @ weights[1]).transpose(0, 1)
+    shares = (projected @ tokens.mT).softmax(dim=-1)
     value = (shares @ tokens).transpose(0, 1) @ weights[2].mT + bias[2]
-    mixed: Tensor = attention.proj(value.transpose(0, 1).flatten(1)[:, None])
-    return mixed
+    output: Tensor = attention.proj(value.transpose(0, 1).flatten(1)[:, None])
+    return output

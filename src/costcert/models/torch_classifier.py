@@ -1,8 +1,8 @@
-"""Asks a network about mutants, many at a time, of many images together."""
+"""A classifier that evaluates a torch network on mutants, in batches across images."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,36 +14,36 @@ from torch import Tensor, nn
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Region, Segment
 from costcert.geometry.sizes import positive_int
-from costcert.models.batch_dependence import refuse_batch_dependence, unlike_pictures
+from costcert.models.batch_dependence import probe_images, refuse_batch_dependence
 from costcert.models.checkpoints import digest
 from costcert.models.classifier import Classifier, Logits, Pixels
 from costcert.models.crops import Crops
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
 
-# Pixels that a batch shows at first; it shrinks when memory runs out.
-_SHOWN_AT_ONCE = {"cpu": 1 << 19, "mps": 1 << 22, "cuda": 1 << 24}
+# Input pixels per batch by default; batches shrink when memory runs out.
+_PIXELS_PER_BATCH = {"cpu": 1 << 19, "mps": 1 << 22, "cuda": 1 << 24}
 _LARGEST_BATCH = {"cpu": 512, "mps": 2048, "cuda": 8192}
 
-# Random pictures that a new model is asked about.
-_TRIED = 2
+# Random probe images that a new model is evaluated on.
+_PROBE_IMAGES = 2
 
 
 class TorchClassifier(Classifier):
-    """A network that sees mutants, as a classifier.
+    """A torch network and its view as a classifier.
 
     Args:
         mutants: the network and its view.
-        preprocessing: what pictures go through.
-        name: for the manifest.
-        num_classes: the length of the logits; asked of the network by default.
-        class_names: for people.
-        device: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto` for the fastest that is there.
-        batch_size: mutants at once; by default as many as suit the device, and fewer when memory runs out.
-        ablation: what it was trained to see, where that is known.
-        autocast: compute in half precision where torch thinks it safe; float32 throughout by default.
-        precision: what a network computes in that does not heed `autocast`.
-        weights_digest: where it is known; computed from the weights by default.
+        preprocessing: from images to the network's input.
+        name: the model's name in the manifest.
+        num_classes: the number of logits; found by a forward pass by default.
+        class_names: one per class, for display.
+        device: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto` for the fastest one available.
+        batch_size: mutants per batch; chosen by device by default, and halved when memory runs out.
+        ablation: the ablation it was trained on, if known.
+        autocast: compute in half precision where torch considers it safe; float32 by default.
+        precision: the type that a network computes in to which `autocast` does not apply.
+        weights_digest: if known already; computed from the weights by default.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TorchClassifier(Classifier):
         precision: str | None = None,
         weights_digest: str | None = None,
     ) -> None:
-        self.device = found_device(device)
+        self.device = resolve_device(device)
         self.mutants = mutants.to(self.device)
         self.preprocessing = preprocessing
         self.image_size = preprocessing.image_size
@@ -70,15 +70,15 @@ class TorchClassifier(Classifier):
         self.batch_size = None if batch_size is None else positive_int(batch_size, "the batch size")
         self.autocast = autocast
         self.ablation = ablation
-        computed_in = self._half() if autocast else torch.float32
-        self.precision = precision or str(computed_in).removeprefix("torch.")
+        dtype = self._half() if autocast else torch.float32
+        self.precision = precision or str(dtype).removeprefix("torch.")
         self._digest = weights_digest
         _refuse_batch_statistics(mutants.network, name)
         self.class_names = None if class_names is None else tuple(class_names)
         self.num_classes = self._count_classes() if num_classes is None else num_classes
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise CostcertError(f"got {len(self.class_names)} class names for {self.num_classes} classes")
-        refuse_batch_dependence(self, self._tried_pictures(), self._tried_regions())
+        refuse_batch_dependence(self, self._probe_images(), self._probe_regions())
 
     def prepare(self, image: Image) -> Pixels:
         return self.preprocessing.prepare(image)
@@ -95,126 +95,122 @@ class TorchClassifier(Classifier):
         }
 
     def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
-        return self._answers(images, regions)
+        return self._evaluate(images, regions)
 
     def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
-        """As `logits`, but all mutants that can share a batch do."""
-        return self._answers(images, regions, at_once=len(images) * len(regions))
+        return self._evaluate(images, regions, batch_size=len(images) * len(regions))
 
-    def _answers(self, images: Pixels, regions: Sequence[Region], at_once: int | None = None) -> Logits:
+    def _evaluate(self, images: Pixels, regions: Sequence[Region], batch_size: int | None = None) -> Logits:
+        """Logits [N, R, L], in batches of `batch_size` instead of the classifier's own if given."""
         expected = (*self.image_size, self.channels)
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
             raise CostcertError(
-                f"{self.name} takes whole pixels (uint8) of shape [images, {', '.join(map(str, expected))}], "
+                f"{self.name} takes uint8 pixels of shape [images, {', '.join(map(str, expected))}], "
                 f"got {images.dtype} of shape {list(images.shape)}"
             )
-        answers = np.empty((len(images), len(regions), self.num_classes), dtype=np.float32)
-        with self._steady():
-            # A copy, so that nothing that happens from here on can reach the caller's images.
+        logits = np.empty((len(images), len(regions), self.num_classes), dtype=np.float32)
+        with self._deterministic():
+            # A copy, so that no network can modify the caller's images.
             pixels = self.preprocessing.normalise(
                 torch.tensor(np.ascontiguousarray(images), device=self.device)
             )
-            for members in self._groups(regions):
-                self._fill(answers, pixels, regions, members, at_once)
-        return answers
+            for members in self.mutants.view.groups(regions):
+                self._evaluate_group(logits, pixels, regions, members, batch_size)
+        return logits
 
-    def _groups(self, regions: Sequence[Region]) -> list[list[int]]:
-        groups: dict[Hashable, list[int]] = {}
-        for index, region in enumerate(regions):
-            groups.setdefault(self.mutants.view.group(region), []).append(index)
-        return list(groups.values())
-
-    def _fill(
+    def _evaluate_group(
         self,
-        answers: Logits,
+        logits: Logits,
         pixels: Tensor,
         regions: Sequence[Region],
         members: list[int],
-        at_once: int | None,
+        batch_size: int | None,
     ) -> None:
-        """Ask about these regions of all images, batches running on from one image to the next."""
+        """Write the logits of these regions of all images into `logits`; a batch may span several images."""
         pairs = [(image, region) for image in range(len(pixels)) for region in members]
         done = 0
         while done < len(pairs):
-            batch = at_once or self.batch_size or self._first_guess(regions[members[0]])
-            chosen = pairs[done : done + batch]
-            answer = self._ask(pixels, regions, chosen)
-            if answer is None:
-                smaller = self._shrunk(len(chosen))
-                if at_once is None:
+            size = batch_size or self.batch_size or self._default_batch_size(regions[members[0]])
+            batch = pairs[done : done + size]
+            output = self._forward(pixels, regions, batch)
+            if output is None:
+                smaller = self._smaller_batch(len(batch))
+                if batch_size is None:
                     self.batch_size = smaller
                 else:
-                    at_once = smaller
+                    batch_size = smaller
                 continue
-            if answer.shape != (len(chosen), self.num_classes):
+            if output.shape != (len(batch), self.num_classes):
                 raise CostcertError(
-                    f"{self.name} gives answers of shape {list(answer.shape)} for {len(chosen)} mutants, "
-                    f"expected one row of {self.num_classes} logits for each"
+                    f"{self.name} returns shape {list(output.shape)} for {len(batch)} mutants, expected one "
+                    f"row of {self.num_classes} logits per mutant"
                 )
-            images, places = (list(column) for column in zip(*chosen, strict=True))
-            answers[images, places] = answer.float().cpu().numpy()
-            done += len(chosen)
+            rows, columns = (list(column) for column in zip(*batch, strict=True))
+            logits[rows, columns] = output.float().cpu().numpy()
+            done += len(batch)
 
-    def _ask(self, pixels: Tensor, regions: Sequence[Region], pairs: list[tuple[int, int]]) -> Tensor | None:
-        """The logits of these mutants, or nothing if they do not fit into memory."""
+    def _forward(
+        self, pixels: Tensor, regions: Sequence[Region], pairs: list[tuple[int, int]]
+    ) -> Tensor | None:
+        """The logits of these pairs of image and region, or None if they do not fit into memory."""
         images = torch.tensor([image for image, _ in pairs], device=self.device)
         try:
-            answer: Tensor = self.mutants(pixels, [regions[place] for _, place in pairs], images)
+            logits: Tensor = self.mutants(pixels, [regions[region] for _, region in pairs], images)
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
             return None
-        return answer
+        return logits
 
-    def _shrunk(self, tried: int) -> int:
-        if tried == 1:
-            raise self._no_room()
+    def _smaller_batch(self, failed: int) -> int:
+        if failed == 1:
+            raise self._memory_error()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return tried // 2
+        return failed // 2
 
-    def _no_room(self) -> CostcertError:
+    def _memory_error(self) -> CostcertError:
         return CostcertError(
-            f"not even one mutant fits into the memory of {self.device}: take a smaller model, or another "
+            f"not even one mutant fits into the memory of {self.device}: use a smaller model, or another "
             "device"
         )
 
-    def _first_guess(self, region: Region) -> int:
+    def _default_batch_size(self, region: Region) -> int:
         kind = self.device.type if self.device.type in _LARGEST_BATCH else "cpu"
-        fits = max(_SHOWN_AT_ONCE[kind] // self.mutants.view.area(region), 8)
+        fits = max(_PIXELS_PER_BATCH[kind] // self.mutants.view.area(region), 8)
         return min(1 << (fits.bit_length() - 1), _LARGEST_BATCH[kind])
 
     def _count_classes(self) -> int:
-        """By asking about a picture."""
-        with self._steady():
-            pixels = self.preprocessing.normalise(torch.tensor(self._tried_pictures(), device=self.device))
-            answer = self._ask(pixels, self._tried_regions(), [(0, 0)])
-        if answer is None:
-            raise self._no_room()
-        if answer.ndim != 2 or len(answer) != 1:
+        """The number of logits of a forward pass."""
+        with self._deterministic():
+            pixels = self.preprocessing.normalise(torch.tensor(self._probe_images(), device=self.device))
+            output = self._forward(pixels, self._probe_regions(), [(0, 0)])
+        if output is None:
+            raise self._memory_error()
+        if output.ndim != 2 or len(output) != 1:
             raise CostcertError(
-                f"{self.name} gives shape {list(answer.shape)} for one picture, expected one row of logits"
+                f"{self.name} returns shape {list(output.shape)} for one image, expected one row of logits"
             )
-        return answer.shape[1]
+        return output.shape[1]
 
-    def _tried_pictures(self) -> Pixels:
-        return unlike_pictures(_TRIED, (*self.image_size, self.channels))
+    def _probe_images(self) -> Pixels:
+        return probe_images(_PROBE_IMAGES, (*self.image_size, self.channels))
 
-    def _tried_regions(self) -> list[Region]:
-        """Everything, a strip and a block; or what the view shows, where it shows only certain shapes."""
+    def _probe_regions(self) -> list[Region]:
+        """The entire image, a strip and a block; or regions of the shapes that the view accepts."""
         height, width = self.image_size
         shapes = [(height, width), (height, -(-width // 4)), (-(-height // 2), -(-width // 2))]
         if isinstance(self.mutants.view, Crops):
             shapes = (list(self.mutants.view.shapes) * len(shapes))[: len(shapes)]
         return [
-            Region(_placed(place, down, height), _placed(place, across, width))
-            for place, (down, across) in enumerate(shapes)
+            Region(_probe_segment(index, down, height), _probe_segment(index, across, width))
+            for index, (down, across) in enumerate(shapes)
         ]
 
     @contextmanager
-    def _steady(self) -> Iterator[None]:
-        """The same answers on every run: no statistics of the batch, no choice of algorithm by stopwatch, no
-        shortened floats unless asked for."""
+    def _deterministic(self) -> Iterator[None]:
+        """The same logits on every run: no batch statistics, no autotuning of algorithms, and no reduced
+        precision unless requested."""
         self.mutants.eval()
         _refuse_training_mode(self.mutants.network, self.name)
         precision = torch.get_float32_matmul_precision()
@@ -238,32 +234,32 @@ class TorchClassifier(Classifier):
         return torch.float16 if narrow else torch.bfloat16
 
 
-def _placed(place: int, length: int, axis_length: int) -> Segment:
-    """A different start for each place, but where the whole axis is kept."""
-    return Segment(0 if length == axis_length else place * axis_length // 3, length)
+def _probe_segment(index: int, length: int, axis_length: int) -> Segment:
+    """A segment that starts at another position for each index, unless it keeps the entire axis."""
+    return Segment(0 if length == axis_length else index * axis_length // 3, length)
 
 
-def found_device(device: str | torch.device) -> torch.device:
-    """The device of this name if it is there."""
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The torch device of this name; `auto` is the fastest one available."""
     if device == "auto":
         device = (
             "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         )
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise CostcertError(
-            f"the device {str(device)!r} is not there ({str(error).splitlines()[0]}): use cpu, or auto for "
-            "the fastest that is"
+            f"the device {str(device)!r} is not available ({str(error).splitlines()[0]}): use cpu, or auto "
+            "for the fastest one available"
         ) from None
-    return found
+    return resolved
 
 
 def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    words = str(error).lower()
+    message = str(error).lower()
     return isinstance(error, MemoryError) or any(
-        sign in words for sign in ("out of memory", "can't allocate memory", "not enough memory")
+        phrase in message for phrase in ("out of memory", "can't allocate memory", "not enough memory")
     )
 
 
@@ -271,17 +267,18 @@ def _refuse_batch_statistics(network: nn.Module, name: str) -> None:
     for layer, module in network.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise CostcertError(
-                f"{name} normalises {layer!r} over the batch, so what it says about one mutant depends on "
-                "the others, and no certificate would hold: train it with running statistics"
+                f"{name} normalises layer {layer!r} by batch statistics, so its logits for one mutant depend "
+                "on the others, and no certificate would hold: train it with running statistics"
             )
 
 
 def _refuse_training_mode(network: nn.Module, name: str) -> None:
-    """Layers that override `train` can stay in training mode whatever they are told."""
+    """Layers that override `train` can stay in training mode after `eval()`."""
     for layer, module in network.named_modules():
         if module.training:
             where = f"its layer {layer!r}" if layer else "it"
             raise CostcertError(
-                f"{name} stays in training mode after eval(): {where} (a {type(module).__name__}) may look "
-                "at the batch or at random numbers, and no certificate would hold; let eval() switch it over"
+                f"{name} stays in training mode after eval(): {where} (a {type(module).__name__}) may use "
+                "batch statistics or random numbers, and no certificate would hold; make eval() switch it to "
+                "evaluation mode"
             )

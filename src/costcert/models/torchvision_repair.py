@@ -1,7 +1,7 @@
-"""Imports timm also where torchvision was built for another torch.
+"""Imports of timm and torchvision that work with a torchvision built for another torch.
 
-A torchvision built for CUDA beside a torch for the CPU dies on import, because two operators that it
-describes are not there. Nothing here uses them, so naming them is enough.
+A torchvision built for CUDA fails to import with a CPU build of torch, because two of its operators are not
+registered. This package uses neither of them, so declaring their schemas is enough.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 from costcert.errors import CostcertError
 
 _MISSING = "operator torchvision::nms does not exist"
-# The operators live as long as this list does.
-_named: list[Any] = []
+# Declarations last as long as their library object, so it is kept here.
+_libraries: list[Any] = []
 
 
 def import_timm() -> ModuleType:
-    """timm, with torchvision mended first if it needs that."""
+    """timm; torchvision, which it imports, is repaired first if necessary."""
     import_torchvision()
     return _import("timm")
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision, mended if it was built for another torch."""
+    """torchvision, repaired if it was built for another torch."""
     try:
         return _import("torchvision")
     except RuntimeError as error:
         if _MISSING not in str(error):
             raise
-    _name_operators()
+    _declare_operators()
     return _import("torchvision")
 
 
@@ -43,10 +43,10 @@ def _import(name: str) -> ModuleType:
         ) from None
 
 
-def _name_operators() -> None:
+def _declare_operators() -> None:
     import torch
 
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _named.append(library)
+    _libraries.append(library)

@@ -1,7 +1,7 @@
-"""What of an image a network is shown.
+"""The base class of views: how a mutant becomes a network's input.
 
-A view shows a mutant its kept pixels and their position, and nothing else of the image. Training and voting
-go through the same views, so that a network is asked as it was taught.
+A view passes on the kept pixels of a mutant and their position, and nothing else of the image. Training and
+voting use the same views, so that a network votes on the kind of input it was trained on.
 """
 
 from __future__ import annotations
@@ -17,42 +17,49 @@ from costcert.geometry.ablations import Region, Segment
 
 
 class View(ABC):
-    """How mutants are shown to a network."""
+    """Makes network inputs from pixels and kept regions; `hide` is its spelling."""
 
     hide: str
 
     def group(self, region: Region) -> Hashable:
-        """Mutants of one group can share a batch; it depends on the region alone."""
+        """A key that depends on the region alone; mutants with the same key can share a batch."""
         return None
+
+    def groups(self, regions: Sequence[Region]) -> list[list[int]]:
+        """Indices of the regions that can share a batch."""
+        groups: dict[Hashable, list[int]] = {}
+        for index, region in enumerate(regions):
+            groups.setdefault(self.group(region), []).append(index)
+        return list(groups.values())
 
     @abstractmethod
     def area(self, region: Region) -> int:
-        """How many pixels the network looks at: what a mutant costs."""
+        """Pixels in the network's input for this region, which the cost of a mutant is proportional to."""
 
     @abstractmethod
-    def show(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Any:
-        """What the network gets: mutant m keeps `regions[m]` of the normalised `pixels[images[m]]`.
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Any:
+        """Network inputs, where mutant m keeps `regions[m]` of the normalised `pixels[images[m]]`.
 
         Args:
-            pixels: [N, C, H, W], never written to.
-            images: [M], which image each mutant is made of.
-            regions: M of them, all of one group.
+            pixels: [N, C, H, W], never modified.
+            images: [M], the image of each mutant.
+            regions: the M kept regions, all of one group.
         """
 
-    def answer(self, network: nn.Module, shown: Any) -> Tensor:
-        """[M, L] logits of what `show` gave."""
-        logits: Tensor = network(shown)
+    def forward(self, network: nn.Module, inputs: Any) -> Tensor:
+        """Logits [M, L] of the network for these inputs."""
+        logits: Tensor = network(inputs)
         return logits
 
 
 def kept(segments: Sequence[Segment], axis_length: int, device: torch.device) -> Tensor:
-    """[M, axis_length], true where a pixel of the axis is kept (`Segment.pixels`, many at once)."""
+    """[M, axis_length], true where a position on the axis is kept: `Segment.pixels` of M segments at once."""
     starts, lengths = _starts_and_lengths(segments, device)
     return (torch.arange(axis_length, device=device) - starts) % axis_length < lengths
 
 
 def indices(segments: Sequence[Segment], axis_length: int, device: torch.device) -> Tensor:
-    """[M, length], the kept pixels of segments of one length in order, going round the end of the axis."""
+    """[M, length], the kept positions of segments of equal length in order, wrapping at the axis' end."""
     starts, _ = _starts_and_lengths(segments, device)
     return (starts + torch.arange(segments[0].length, device=device)) % axis_length
 

@@ -1,6 +1,6 @@
-"""Draws the pictures of theory.md. What is touched, and what it costs, is asked of the library.
+"""Draws the figures of README.md and theory.md; the library computes every number in them.
 
-python docs/geometry.py
+python docs/figures.py
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ import costcert as cc
 from costcert.geometry.ablations import Segment
 from costcert.geometry.touch import touched
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; what is touched is dashed as well.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish; touched mutants are also dashed.
 CLEAN, TOUCHED, PATCH, TRUTH = "#0072B2", "#E69F00", "#D55E00", "#009E73"
 INK, PAPER, LINE = "#1b1f24", "#ffffff", "#c9ced6"
 
 
 def text(
-    x: float, y: float, content: str, *, size: int = 14, weight: int = 400, anchor: str = "start"
+    x: float,
+    y: float,
+    content: str,
+    *,
+    size: int = 14,
+    weight: int = 400,
+    anchor: str = "start",
+    colour: str = INK,
 ) -> str:
     return (
         f'<text x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
-        f'fill="{INK}">{content}</text>'
+        f'fill="{colour}">{content}</text>'
     )
 
 
@@ -55,7 +62,7 @@ def grid(x: float, y: float, columns: int, rows: int, cell: float) -> str:
 
 
 def card(width: int, height: int, label: str, parts: list[str]) -> str:
-    """A picture on white paper, so that it is legible on a dark page too."""
+    """An SVG with a white background, so that it is legible on a dark page too."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="Helvetica, Arial, sans-serif" role="img" aria-label="{label}">'
@@ -66,22 +73,22 @@ def card(width: int, height: int, label: str, parts: list[str]) -> str:
 def touched_at(
     ablation: cc.Columns | cc.Blocks, side: int, size: tuple[int, int], top: int, left: int
 ) -> set[int]:
-    """T_p of a square with this corner, out of the library's cases."""
-    cases = touched(ablation, cc.Square(side), size)
-    found = {(int(p[0, 0]), int(p[0, 1])): mask for p, mask in zip(cases.places, cases.sets(), strict=True)}
-    # Columns are touched alike from every top, so the library keeps the first for all.
+    """T_p of a square with this upper left corner, as the library computes it."""
+    sets = touched(ablation, cc.Square(side), size)
+    found = {(int(p[0, 0]), int(p[0, 1])): mask for p, mask in zip(sets.places, sets.sets(), strict=True)}
+    # T_p of columns does not depend on the row, so the library keeps the first position only.
     members = found[(0 if isinstance(ablation, cc.Columns) else top), left]
     return set(np.flatnonzero(members).tolist())
 
 
 def pieces(segment: Segment, length: int) -> list[tuple[int, int]]:
-    """Start and length of a segment, in two where it goes round the end."""
+    """Start and length of a segment, in two parts if it wraps."""
     inside = min(segment.length, length - segment.start)
     return [(segment.start, inside)] + ([(0, segment.length - inside)] if inside < segment.length else [])
 
 
 def columns(left: int, *, title: str, remark: str) -> str:
-    """The image, and under it a bar for what each mutant keeps."""
+    """The image, and below it a bar for the columns that each mutant keeps."""
     kept, side, height, width, cell, x, y = cc.Columns(4), 3, 6, 16, 32.0, 150.0, 58.0
     top = 2
     members = touched_at(kept, side, (height, width), top, left)
@@ -193,14 +200,14 @@ def blocks() -> str:
 
 
 def price() -> str:
-    """Clean votes with what each rival lacks on top; the same lacks, laid end to end beside the budget."""
+    """Clean votes with the gap of each rival on top; the same gaps end to end, compared with the budget."""
     counts, budget = (16, 7, 5, 2), 7
     ballots = [1] * counts[1] + [0] * counts[0] + [2] * counts[2] + [3] * counts[3]
     votes = cc.Votes([ballots], [0], num_classes=4, ablation=cc.Columns(1), image_size=(1, len(ballots)))
     patch = cc.Rectangle(1, budget)
     certificates = cc.certify(votes, [patch], ["costcert", "cbn"])
     ours, pairwise = (int(certificates.min_k(name, patch)[0]) for name in ("costcert", "cbn"))
-    # The worst place: what it touches is what the attack on the largest breakable list rewrites.
+    # The worst position: that of the attack on the largest list that can be broken.
     attack = cc.witness(votes, 0, patch, ours - 1)
     assert attack is not None
     clean = np.bincount(np.delete(votes.ballots[0], attack.touched), minlength=4)
@@ -212,7 +219,7 @@ def price() -> str:
     for i, name in enumerate(names):
         at, high = x + 78 * i, clean[i] * unit
         parts.append(box(at, base - high, 52, high, fill=TRUTH if i == 0 else CLEAN))
-        parts.append(white(at + 26, base - high / 2 + 5, str(clean[i])))
+        parts.append(text(at + 26, base - high / 2 + 5, str(clean[i]), anchor="middle", colour=PAPER))
         if i:
             lack = gaps[i - 1] * unit
             parts.append(
@@ -265,13 +272,66 @@ def price() -> str:
     return card(780, 358, title, parts)
 
 
-def white(x: float, y: float, content: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="14" text-anchor="middle" fill="{PAPER}">{content}</text>'
+def panda() -> str:
+    """The README's figure: 17 ballots, a patch that touches 3, and what lifting rivals costs."""
+    names, colours = ("Panda", "Dog", "Cat"), (CLEAN, TOUCHED, TRUTH)
+    ballots = [1] * 4 + [0] * 9 + [2] * 4
+    first, count = 7, 3
+    votes = cc.Votes([ballots], [0], num_classes=3, ablation=cc.Columns(1), image_size=(1, 17))
+    patch = cc.Rectangle(1, count)
+    certificates = cc.certify(votes, [patch], ["costcert", "cbn"])
+    ours, pairwise = (int(certificates.min_k(name, patch)[0]) for name in ("costcert", "cbn"))
+    clean = np.bincount(ballots[:first] + ballots[first + count :], minlength=3)
+    gaps = [int(clean[0] - clean[label]) for label in (1, 2)]
+
+    parts = [text(24, 34, "17 mutants vote; a patch, wherever it lies, touches 3 of them", weight=600)]
+    for mutant, label in enumerate(ballots):
+        hit = first <= mutant < first + count
+        x = 24 + 45 * mutant
+        parts.append(box(x, 52, 40, 40, fill=colours[label], opacity=0.25 if hit else 1))
+        parts.append(
+            text(
+                x + 20,
+                76,
+                "?" if hit else names[label],
+                size=11,
+                anchor="middle",
+                colour=INK if hit else PAPER,
+            )
+        )
+    parts.append(box(19 + 45 * first, 46, 45 * count + 5, 52, stroke=PATCH, dashed=True, line=3))
+
+    parts.append(text(24, 136, "Clean votes: out of the patch's reach", weight=600))
+    end = 84 + 30 * clean[0]
+    for label, name in enumerate(names):
+        y = 152 + 40 * label
+        parts.append(text(24, y + 20, name))
+        parts.append(box(84, y, 30 * clean[label], 28, fill=colours[label]))
+        if label:
+            missing = gaps[label - 1]
+            parts.append(
+                box(84 + 30 * clean[label], y + 1, 30 * missing, 26, stroke=PATCH, dashed=True, line=2)
+            )
+            parts.append(text(end + 10, y + 20, f"lacks {missing}"))
+        else:
+            parts.append(text(end + 10, y + 20, f"{clean[0]} votes"))
+    parts.append(f'<line x1="{end}" y1="146" x2="{end}" y2="266" stroke="{INK}"/>')
+
+    x = 392
+    parts.append(text(x, 136, "What pushing Panda out would cost", weight=600))
+    parts.append(text(x, 166, f"of the top 1: {min(gaps)} ballots; the patch holds {count}: possible"))
+    costs = f"of the top 2: {gaps[0]} + {gaps[1]} = {sum(gaps)} ballots; it holds {count}: impossible"
+    parts.append(text(x, 192, costs))
+    parts.append(text(x, 228, f"CostCert: Panda stays in the top {ours}, proved", weight=600))
+    parts.append(text(x, 254, f"Pairwise bounds spend ballots twice: only top {pairwise}"))
+    parts.append(text(24, 308, "Every position of the patch is checked; the worst one counts."))
+    return card(820, 330, "How CostCert certifies a list", parts)
 
 
-def pictures() -> dict[str, str]:
-    """All pictures, by file name."""
+def figures() -> dict[str, str]:
+    """All figures, by file name."""
     return {
+        "panda.svg": panda(),
         "geometry-columns.svg": columns(
             7,
             title="columns:4 on an image 16 pixels wide, a 3 pixel patch at column 7",
@@ -288,6 +348,6 @@ def pictures() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for name, picture in pictures().items():
-        Path(__file__).with_name(name).write_text(picture, encoding="utf-8")
+    for name, figure in figures().items():
+        Path(__file__).with_name(name).write_text(figure, encoding="utf-8")
         print(f"wrote {name}")
