@@ -298,7 +298,7 @@ def small_disk(tmp_path):
 def test_a_really_full_disk(small_disk, tmp_path):
     vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
     out = small_disk / "votes"
-    with pytest.raises(CostcertError, match=r"the disk is full: .* what was finished before it is kept"):
+    with pytest.raises(CostcertError, match=r"the disk is full: .* files finished before it are kept"):
         vote(Tiny(), pictures(60), "columns:3", out=out, shard_size=3)
     finished = shards(out)
     assert 0 < len(finished) < 20
@@ -366,10 +366,10 @@ LOCKED = """
     import errno, json, os, pathlib, shutil, subprocess, sys
     from typer.testing import CliRunner
     from costcert.cli import app
-    from costcert.store.certificates import CertificatesPlan
+    from costcert.store.certificates import CertificatesFolder
 
     how, place, kept, certs, *ask = sys.argv[1:]
-    replace, write = pathlib.Path.replace, CertificatesPlan.write
+    replace, write = pathlib.Path.replace, CertificatesFolder.write
 
     def refuse(path, target):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
@@ -394,9 +394,9 @@ LOCKED = """
 
     if how == "mounted":
         remount("-t", "tmpfs", "tmpfs")
-    CertificatesPlan.write = locking
+    CertificatesFolder.write = locking
     told = [run(*ask, f"{place}/certs")]
-    CertificatesPlan.write = write
+    CertificatesFolder.write = write
     told += [run("report", certs, "--out", f"{place}/report.csv"), run(*ask, f"{place}/certs.csv")]
     files = sorted(str(path.relative_to(place)) for path in pathlib.Path(place).rglob("*") if path.is_file())
     unlock()

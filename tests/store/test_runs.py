@@ -62,7 +62,7 @@ def test_certificates_that_note_no_digest(tmp_path):
     votes = vote(Tiny(), pictures(5), "columns:3")
     cc.write_votes(votes, tmp_path / "votes")
     cc.write_certificates(cc.certify(votes, 2), tmp_path / "certs", votes=votes)
-    with pytest.raises(CostcertError, match="does not note by a digest which votes it came from"):
+    with pytest.raises(CostcertError, match="does not record the digest of its votes"):
         open_run(tmp_path / "certs")
     cc.write_certificates(cc.certify(votes, 2), tmp_path / "noted", votes=tmp_path / "votes")
     assert open_run(tmp_path / "noted", tmp_path / "votes").classifier.ablation == cc.Columns(3)

@@ -186,8 +186,8 @@ SOFT = {"temperature": None, "best": 2, "cap": 3}
         (lambda f: (f / "manifest.json").write_text("[]"), "is not the manifest of votes"),
         (lambda f: rewrite(f, format="other"), "its format is 'other'"),
         (lambda f: rewrite(f, version=99), "format version 99"),
-        (lambda f: rewrite(f, images="many"), "images should be a positive whole number"),
-        (lambda f: rewrite(f, images=0), "images should be a positive whole number"),
+        (lambda f: rewrite(f, images="many"), "images should be a positive integer"),
+        (lambda f: rewrite(f, images=0), "images should be a positive integer"),
         (lambda f: rewrite(f, images=11), "holds 2 images, expected 3"),
         (lambda f: rewrite(f, classifier=asked(f, ablation="columns:99")), "columns:99 does not fit"),
         (lambda f: rewrite(f, classifier=asked(f, ablation=None)), "is damaged"),
@@ -205,11 +205,11 @@ SOFT = {"temperature": None, "best": 2, "cap": 3}
         (lambda f: rewrite(f, class_names=["a"]), "got 1 class names for 5 classes"),
         (lambda f: (f / SHARD).unlink(), "1 of 3 shards are missing"),
         (lambda f: cut(f / SHARD), "is not the file that was sealed"),
-        (lambda f: filled(f / SHARD, (f / SHARD).read_bytes()[:-20]), "no readable Parquet file"),
-        (lambda f: filled(f / SHARD, b""), "no readable Parquet file"),
-        (lambda f: filled(f / SHARD, b"image_id,truth\n"), "no readable Parquet file"),
+        (lambda f: filled(f / SHARD, (f / SHARD).read_bytes()[:-20]), "cannot be read as Parquet"),
+        (lambda f: filled(f / SHARD, b""), "cannot be read as Parquet"),
+        (lambda f: filled(f / SHARD, b"image_id,truth\n"), "cannot be read as Parquet"),
         (lambda f: without_column(f / SHARD, "ballots"), "no column 'ballots'"),
-        (lambda f: with_column(f / SHARD, "truth", pa.array([1, None, 2, 3])), "empty places"),
+        (lambda f: with_column(f / SHARD, "truth", pa.array([1, None, 2, 3])), "missing values"),
         (lambda f: with_column(f / SHARD, "truth", pa.array([0.5] * 4)), "truth must be whole numbers"),
         (lambda f: with_column(f / SHARD, "ballots", pa.array([1] * 4)), "one list of equal length"),
     ],
@@ -226,7 +226,7 @@ def test_damage_to_votes_is_noticed(folder, damage, says):
     ("damage", "says"),
     [
         (lambda f: cut(f / "shard-00000.parquet"), "is not the file that was sealed"),
-        (lambda f: filled(f / "shard-00000.parquet", b"PAR1"), "no readable Parquet file"),
+        (lambda f: filled(f / "shard-00000.parquet", b"PAR1"), "cannot be read as Parquet"),
         (lambda f: (f / "shard-00000.parquet").unlink(), "is missing"),
         (lambda f: rewrite(f, patches=["square:3"]), "does not fit its manifest"),
         (lambda f: rewrite(f, patches=["triangle:3"]), "is damaged"),
@@ -271,7 +271,7 @@ GOOD = {"ballots": np.zeros((2, 12), int), "truth": np.zeros(2, int)}
         (lambda p: p.write_bytes(b"PK\x03\x04 and then nothing"), "cannot be read as .npz"),
         (lambda p: p.write_bytes(b""), "cannot be read as .npz"),
         (lambda p: (save(p, **GOOD), cut(p)), "cannot be read as .npz"),
-        (save_one, "is no .npz archive"),
+        (save_one, "is not an .npz archive"),
     ],
 )
 def test_bad_archives_get_one_sentence(tmp_path, make, says):
@@ -310,7 +310,7 @@ def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
     assert not np.array_equal(content(made[0]), content(made[1]))
     write(made[0], tmp_path / "out")
     write(made[0], tmp_path / "out")
-    with pytest.raises(cc.CostcertError, match="holds something else than what is to be written"):
+    with pytest.raises(cc.CostcertError, match="differs from what is to be written"):
         write(made[1], tmp_path / "out")
     assert np.array_equal(content(read(tmp_path / "out")), content(made[0]))
     write(made[1], tmp_path / "out", overwrite=True)
@@ -320,7 +320,7 @@ def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
 def test_only_folders_of_the_same_kind_are_overwritten(tmp_path):
     cc.write_votes(hard_votes(), tmp_path / "votes")
     with pytest.raises(
-        cc.CostcertError, match="is no folder of certificates, and nothing else is overwritten"
+        cc.CostcertError, match="is not a folder of certificates, so it is not overwritten"
     ):
         cc.write_certificates(cc.certify(hard_votes(), 2), tmp_path / "votes", overwrite=True)
     assert len(cc.read_votes(tmp_path / "votes")) == 10

@@ -182,7 +182,7 @@ class TestSpelling:
         assert [str(parent) for parent in url.parents] == ["s3://bucket/a", "s3://bucket"]
         assert pickle.loads(pickle.dumps(url.resolve())) == url
         assert locate("abfs://container@account.dfs.core.windows.net/x").name == "x"
-        with pytest.raises(CostcertError, match="s3://bucket lies in no folder"):
+        with pytest.raises(CostcertError, match="s3://bucket is a bucket and has no parent folder"):
             _ = locate("s3://bucket").parent
 
     @pytest.mark.parametrize(
