@@ -268,7 +268,7 @@ def test_the_command_exits_with_3_where_a_certificate_is_false(on_the_command_li
         (["--soft", "warm"], "write temperature and labels"),
         (["--universal", "yes"], "a universal patch is fixed or random, got 'yes'"),
         (["--data", "npz:nowhere.npz"], "is not there"),
-        (["--limit", "99"], "asked for 99 images"),
+        (["--limit", "99"], "requested 99 images"),
     ],
 )
 def test_what_cannot_be_attacked_is_said_in_one_sentence(on_the_command_line, more, says, tmp_path):

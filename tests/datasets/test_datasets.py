@@ -52,7 +52,7 @@ def test_a_folder_of_splits_gives_the_split(tmp_path):
     assert parse_dataset(f"folder:{tmp_path}", "train").ids == ["cat/a.png"]
     data = parse_dataset(f"folder:{tmp_path}")
     assert (data.ids, data.split) == (["cat/b.png"], "test")
-    with pytest.raises(CostcertError, match="holds test, train but no 'val': name one"):
+    with pytest.raises(CostcertError, match="holds test, train, but not 'val': name one"):
         parse_dataset(f"folder:{tmp_path}", "val")
 
 
@@ -379,7 +379,7 @@ def test_npz(tmp_path):
         ({"images": PIXELS, "labels": [0.5] * 7}, "must be whole numbers, got 0.5"),
         ({"images": PIXELS, "labels": [-1] * 7}, r"\[0\] is -1"),
         ({"images": PIXELS, "labels": [2] * 7, "class_names": ["a", "b"]}, "2 classes are labelled 0 to 1"),
-        ({"images": PIXELS, "labels": [0] * 7, "ids": ["a"] * 7}, "gives two images the same id"),
+        ({"images": PIXELS, "labels": [0] * 7, "ids": ["a"] * 7}, "has two images with the same id"),
         ({"images": PIXELS, "labels": [0] * 7, "ids": ["a"]}, "has 7 images, but 1 ids"),
         ({"images": PIXELS[:0], "labels": []}, "holds no image"),
     ],
@@ -442,7 +442,7 @@ def test_imagenet_folders_get_the_labels_every_classifier_uses(tmp_path):
         assert data.class_names[278] == "kit fox, Vulpes macrotis"
     assert parse_dataset(f"imagenet:{tmp_path}", "train").ids == [f"{SYNSETS[0]}/t.png"]
     save(tmp_path / "val" / "cats" / "x.png")
-    with pytest.raises(CostcertError, match="cats is not named by a class of ImageNet-1k"):
+    with pytest.raises(CostcertError, match="cats is not the name of a class of ImageNet-1k"):
         parse_dataset(f"imagenet:{tmp_path}")
 
 
@@ -459,7 +459,7 @@ def test_flat_imagenet_with_kaggles_list(tmp_path):
     )
     assert parse_dataset(f"imagenet:{folder}").labels.tolist() == [999, 0]
     save(folder / "ILSVRC2012_val_00000003.png")
-    with pytest.raises(CostcertError, match="does not say what 'ILSVRC2012_val_00000003' shows"):
+    with pytest.raises(CostcertError, match="does not list the image 'ILSVRC2012_val_00000003'"):
         parse_dataset(f"imagenet:{folder}")
 
 
@@ -542,7 +542,8 @@ def test_the_hub(monkeypatch):
     with pytest.raises(CostcertError, match=r"one of class labels, got picture \(Image\), kind \(Value\)"):
         parse_dataset("hf:someone/clothes")
     with pytest.raises(
-        CostcertError, match=r"cannot be had: cannot reach the hub; if it was never fetched, pass --download"
+        CostcertError,
+        match=r"cannot be loaded: cannot reach the hub; if it was never downloaded, pass --download",
     ):
         parse_dataset("hf:absent")
     assert not any(module.HF_HUB_OFFLINE for module in settings.values())
@@ -589,7 +590,7 @@ def test_an_empty_folder(tmp_path):
 
 
 def test_a_name_that_is_no_unicode():
-    with pytest.raises(CostcertError, match=r"'b\\udcff' of x is no valid Unicode"):
+    with pytest.raises(CostcertError, match=r"'b\\udcff' of x is not valid Unicode"):
         ArrayDataset("x", PIXELS[:2], [0, 1], ids=["a", "b\udcff"])
 
 
@@ -606,7 +607,7 @@ def test_a_limit_is_a_fixed_choice_in_order_and_a_larger_one_adds():
     at = data.ids.index(chosen.ids[2])
     assert chosen.label(2) == data.label(at)
     assert np.array_equal(np.asarray(chosen.image(2)), np.asarray(data.image(at)))
-    with pytest.raises(CostcertError, match="asked for 501 images, but sample has 500"):
+    with pytest.raises(CostcertError, match="requested 501 images, but sample has 500"):
         limited(data, 501)
 
 
@@ -626,5 +627,5 @@ def test_ids_from_a_file(tmp_path):
         with_ids(data, [data.ids[0], "t10k-0000"])
     with pytest.raises(CostcertError, match="the list of ids is empty"):
         with_ids(data, [])
-    with pytest.raises(CostcertError, match="expected a text file, one id a line"):
+    with pytest.raises(CostcertError, match="expected a text file, one id per line"):
         read_ids(tmp_path / "nowhere.txt")

@@ -66,7 +66,7 @@ def test_certificates_that_note_no_digest(tmp_path):
         open_run(tmp_path / "certs")
     cc.write_certificates(cc.certify(votes, 2), tmp_path / "noted", votes=tmp_path / "votes")
     assert open_run(tmp_path / "noted", tmp_path / "votes").classifier.ablation == cc.Columns(3)
-    with pytest.raises(CostcertError, match="votes of 5 images, these certificates of 2"):
+    with pytest.raises(CostcertError, match="votes of 5 images, but these are certificates of 2"):
         cc.write_certificates(cc.certify(votes.take([0, 1]), 2), tmp_path / "few", votes=tmp_path / "votes")
 
 

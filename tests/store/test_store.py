@@ -319,9 +319,7 @@ def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
 
 def test_only_folders_of_the_same_kind_are_overwritten(tmp_path):
     cc.write_votes(hard_votes(), tmp_path / "votes")
-    with pytest.raises(
-        cc.CostcertError, match="is not a folder of certificates, so it is not overwritten"
-    ):
+    with pytest.raises(cc.CostcertError, match="is not a folder of certificates, so it is not overwritten"):
         cc.write_certificates(cc.certify(hard_votes(), 2), tmp_path / "votes", overwrite=True)
     assert len(cc.read_votes(tmp_path / "votes")) == 10
 

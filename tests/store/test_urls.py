@@ -326,7 +326,7 @@ class TestInMemory:
         assert np.array_equal(cc.parse_dataset("idx:memory://bucket/data").images, images)
         with pytest.raises(CostcertError, match=r"did you mean 'npz:memory://bucket/data/x\.npz'"):
             cc.parse_dataset("memory://bucket/data/x.npz")
-        with pytest.raises(CostcertError, match="reads folders of this machine"):
+        with pytest.raises(CostcertError, match="reads local folders only"):
             cc.parse_dataset("torchvision:MNIST@memory://bucket/data")
         with pytest.raises(CostcertError, match="is not there"):
             cc.parse_dataset("npz:memory://bucket/data/y.npz")

@@ -38,28 +38,23 @@ class Run:
             patch: one that was certified; may be left out if there is only one.
         """
         certificates = self.certificates
-        names = (
-            ["costcert"] if certificates is None else list(dict.fromkeys(d for d, _ in certificates.cases))
-        )
+        cases = [] if certificates is None else certificates.cases
+        names = list(dict.fromkeys(name for name, _ in cases)) or ["costcert"]
         if defender is None:
             defender = "costcert" if "costcert" in names else names[0]
         if certificates is not None and defender not in names:
-            raise CostcertError(
-                f"{defender} was not certified in this run, only {', '.join(names)}: name one of them"
-            )
+            raise CostcertError(f"{defender} was not certified, only {', '.join(names)}: name one of them")
         chosen = replace(self.classifier, defender=defender)
         if not find(defender).masks or chosen.mask is not None:
             return chosen
-        known = [] if certificates is None else list(dict.fromkeys(patch for _, patch in certificates.cases))
-        if patch is None and len(known) != 1:
-            raise CostcertError(
-                f"{defender} predicts by masking a patch: name it, as in {known[0] if known else 'square:32'}"
-            )
-        mask = concrete(known[0] if patch is None else patch, self.votes.image_size)
-        if known and mask not in known:
-            raise CostcertError(
-                f"{mask} was not certified in this run, only {', '.join(map(str, known))}: name one of them"
-            )
+        certified = list(dict.fromkeys(patch for _, patch in cases))
+        if patch is None and len(certified) != 1:
+            example = certified[0] if certified else "square:32"
+            raise CostcertError(f"{defender} predicts by masking a patch: say which, as in {example}")
+        mask = concrete(certified[0] if patch is None else patch, self.votes.image_size)
+        if certified and mask not in certified:
+            shown = ", ".join(map(str, certified))
+            raise CostcertError(f"{mask} was not certified, only {shown}: name one of them")
         return replace(chosen, mask=mask)
 
 
