@@ -28,7 +28,7 @@ class ArrayDataset(Dataset):
         split: str | None = None,
     ) -> None:
         if images.dtype != np.uint8:
-            raise CostcertError(f"{name}: images must be uint8 (0 to 255), got {images.dtype}")
+            raise CostcertError(f"{name}: images must be 0 to 255 (uint8), got {images.dtype}")
         if images.ndim == 4 and images.shape[3] == 1:
             images = images[..., 0]
         if images.ndim != 3 and (images.ndim != 4 or images.shape[3] != 3):
