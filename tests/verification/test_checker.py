@@ -521,7 +521,7 @@ def test_a_second_run_seals_what_it_completes_and_keeps_other_digests(folders):
     (folders / "votes" / "shard-00001.parquet").unlink()
     # Damage elsewhere is not taken for what was written.
     change(folders / "votes" / "shard-00000.parquet", "truth", 1, lambda truth: (truth + 1) % 4)
-    with pytest.raises(CostcertError, match=r"shard-00000.parquet holds something else"):
+    with pytest.raises(CostcertError, match=r"shard-00000.parquet differs from what is to be written"):
         cc.write_votes(some_votes(), folders / "votes", shard_size=5)
     assert "shards are missing" in checked(folders).stderr
     cc.write_votes(some_votes(), folders / "votes", shard_size=5, overwrite=True)

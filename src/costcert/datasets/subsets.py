@@ -63,7 +63,7 @@ def with_ids(dataset: Dataset, ids: Iterable[str]) -> Dataset:
     unknown = [name for name in wanted if name not in where]
     if unknown:
         raise CostcertError(
-            f"{len(unknown)} of {len(wanted)} ids are not in {dataset.name}, the first of them is "
+            f"{len(unknown)} of {len(wanted)} ids are not in {dataset.name}, the first is "
             f"{unknown[0]!r}{nearest(unknown[0], dataset.ids[:2000])}"
         )
     return Subset(dataset, sorted(where[name] for name in wanted), f"{len(wanted)} by id")

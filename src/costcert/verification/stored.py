@@ -120,7 +120,7 @@ class StoredFile:
         named = [(row["defender"], row["patch"], row["k"]) for row in accuracy]
         ks = dict.fromkeys(row["k"] for row in accuracy)
         if named != list(product(self.manifest["defenders"], self.manifest["patches"], ks)):
-            return [f"{self._path} does not hold one accuracy per defender and patch for the same list of k"]
+            return [f"{self._path} does not hold the accuracy of each defender and patch at the same k"]
         counts: Counter[tuple[str, str, str, int]] = Counter()
         for row in self._all:
             for metric, column in _METRICS.items():
