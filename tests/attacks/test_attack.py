@@ -260,7 +260,7 @@ def test_the_command_exits_with_3_where_a_certificate_is_false(on_the_command_li
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--k", "3"], "3 classes apart, so no label can leave a top 3: take a k of at most 2"),
+        (["--k", "3"], "3 classes, so no label can leave the top 3: take a k of at most 2"),
         (["--patch", "sqare:2"], "did you mean 'square'?"),
         (["--patch", "4"], "does not fit a 3x10 image"),
         (["--defender", "costcerd"], "did you mean 'costcert'?"),

@@ -13,7 +13,7 @@ import costcert as cc
 from costcert.cli import app
 from costcert.store.files import atomic_write, sweep
 from costcert.store.votes import VotesArchive, VotesFolder
-from sealing import manifest_of, seal
+from sealing import classifier_with, resealed, seal
 
 RNG = np.random.default_rng(7)
 
@@ -144,14 +144,6 @@ def folder(tmp_path):
     return tmp_path / "votes"
 
 
-def rewrite(folder, **changes):
-    seal(folder, {**manifest_of(folder), **changes})
-
-
-def asked(folder, **changes):
-    return {**manifest_of(folder)["classifier"], **changes}
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:-20])
 
@@ -184,25 +176,28 @@ SOFT = {"temperature": None, "best": 2, "cap": 3}
         (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), "cannot be read as JSON"),
         (lambda f: (f / "manifest.json").write_text("[" * 100_000), "cannot be read as JSON"),
         (lambda f: (f / "manifest.json").write_text("[]"), "is not the manifest of votes"),
-        (lambda f: rewrite(f, format="other"), "its format is 'other'"),
-        (lambda f: rewrite(f, version=99), "format version 99"),
-        (lambda f: rewrite(f, images="many"), "images should be a positive integer"),
-        (lambda f: rewrite(f, images=0), "images should be a positive integer"),
-        (lambda f: rewrite(f, images=11), "holds 2 images, expected 3"),
-        (lambda f: rewrite(f, classifier=asked(f, ablation="columns:99")), "columns:99 does not fit"),
-        (lambda f: rewrite(f, classifier=asked(f, ablation=None)), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, ties="sometimes")), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, mask="triangle:3")), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, hide=3)), "is damaged"),
-        (lambda f: rewrite(f, classifier=None), "does not say which classifier it is of"),
-        (lambda f: rewrite(f, image_size="4"), "is damaged"),
-        (lambda f: rewrite(f, image_size=None), "is damaged"),
-        (lambda f: rewrite(f, num_classes=2), "does not fit its manifest: ballots"),
-        (lambda f: rewrite(f, classifier=asked(f, soft={"best": 2})), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, soft="yes")), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, soft=SOFT)), "no column 'soft_labels'"),
-        (lambda f: rewrite(f, made=None), "is damaged"),
-        (lambda f: rewrite(f, class_names=["a"]), "got 1 class names for 5 classes"),
+        (lambda f: resealed(f, format="other"), "its format is 'other'"),
+        (lambda f: resealed(f, version=99), "format version 99"),
+        (lambda f: resealed(f, images="many"), "images should be a positive integer"),
+        (lambda f: resealed(f, images=0), "images should be a positive integer"),
+        (lambda f: resealed(f, images=11), "holds 2 images, expected 3"),
+        (
+            lambda f: resealed(f, classifier=classifier_with(f, ablation="columns:99")),
+            "columns:99 does not fit",
+        ),
+        (lambda f: resealed(f, classifier=classifier_with(f, ablation=None)), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, ties="sometimes")), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, mask="triangle:3")), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, hide=3)), "is damaged"),
+        (lambda f: resealed(f, classifier=None), "does not say which classifier it is of"),
+        (lambda f: resealed(f, image_size="4"), "is damaged"),
+        (lambda f: resealed(f, image_size=None), "is damaged"),
+        (lambda f: resealed(f, num_classes=2), "does not fit its manifest: ballots"),
+        (lambda f: resealed(f, classifier=classifier_with(f, soft={"best": 2})), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, soft="yes")), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, soft=SOFT)), "no column 'soft_labels'"),
+        (lambda f: resealed(f, made=None), "is damaged"),
+        (lambda f: resealed(f, class_names=["a"]), "got 1 class names for 5 classes"),
         (lambda f: (f / SHARD).unlink(), "1 of 3 shards are missing"),
         (lambda f: cut(f / SHARD), "is not the file that was sealed"),
         (lambda f: filled(f / SHARD, (f / SHARD).read_bytes()[:-20]), "cannot be read as Parquet"),
@@ -228,10 +223,10 @@ def test_damage_to_votes_is_noticed(folder, damage, says):
         (lambda f: cut(f / "shard-00000.parquet"), "is not the file that was sealed"),
         (lambda f: filled(f / "shard-00000.parquet", b"PAR1"), "cannot be read as Parquet"),
         (lambda f: (f / "shard-00000.parquet").unlink(), "is missing"),
-        (lambda f: rewrite(f, patches=["square:3"]), "does not fit its manifest"),
-        (lambda f: rewrite(f, patches=["triangle:3"]), "is damaged"),
-        (lambda f: rewrite(f, defenders=["drs"]), "does not fit its manifest"),
-        (lambda f: rewrite(f, votes=None), "is damaged"),
+        (lambda f: resealed(f, patches=["square:3"]), "does not fit its manifest"),
+        (lambda f: resealed(f, patches=["triangle:3"]), "is damaged"),
+        (lambda f: resealed(f, defenders=["drs"]), "does not fit its manifest"),
+        (lambda f: resealed(f, votes=None), "is damaged"),
         (lambda f: with_column(f / "shard-00000.parquet", "min_k", pa.array([0] * 10)), "does not fit"),
         (lambda f: with_column(f / "shard-00000.parquet", "min_k", pa.array(["a"] * 10)), "does not fit"),
     ],

@@ -31,7 +31,7 @@ from costcert.store.votes import VotesFolder
 from costcert.verification import checker as check
 from costcert.verification import digests as chain
 from costcert.votes.voting import vote
-from sealing import manifest_of, seal
+from sealing import classifier_with, resealed
 from strategies import elections, scenes, soft_elections, ties
 from tiny import Tiny, pictures
 
@@ -301,16 +301,6 @@ def test_certificates_of_an_archive_can_be_checked(tmp_path, soft):
     assert "digests differ" in costcert(*ask).stdout
 
 
-def resealed(folder, **changes):
-    """Somebody who knows about digests changes a folder."""
-    seal(folder, {**manifest_of(folder), **changes})
-
-
-def asked_of(folders, **changes):
-    """The classifier that certificates are of, but for these changes."""
-    return {**manifest_of(folders / "certs")["classifier"], **changes}
-
-
 def change(path, name, row, by):
     table = pq.read_table(path)
     values = table.column(name).to_pylist()
@@ -350,7 +340,7 @@ def test_other_ballots_are_noticed_even_under_right_digests(folders):
 
 
 def test_another_question_is_noticed_even_under_right_digests(folders):
-    resealed(folders / "certs", classifier=asked_of(folders, ties="lowest"))
+    resealed(folders / "certs", classifier=classifier_with(folders / "certs", ties="lowest"))
     result = checked(folders, "--all")
     assert (result.exit_code, "derived rank" in result.stdout) == (1, True)
 
@@ -561,7 +551,7 @@ def test_a_probe_added_later_leaves_a_sealed_folder_sealed(tmp_path):
         ),
         (lambda f: resealed(f / "certs", defenders="all"), [], "expected one certificate per defender"),
         (
-            lambda f: resealed(f / "certs", classifier=asked_of(f, ablation="columns:3")),
+            lambda f: resealed(f / "certs", classifier=classifier_with(f / "certs", ablation="columns:3")),
             [],
             "columns:3 is certified, but mutants of columns:2 voted",
         ),

@@ -44,18 +44,18 @@ def noisy(image: Pixels, placements: Placements, placement: Placement, rng: np.r
 
 
 def judged(
-    judge: Judge, placements: Placements, votes: Votes, image: int, placement: Placement, pictures: Pixels
+    judge: Judge, placements: Placements, votes: Votes, image: int, placement: Placement, patched: Pixels
 ) -> list[Attempt]:
-    """Patched pictures [R, H, W, C] of one image, judged by evaluating only the touched mutants."""
+    """Patched versions [R, H, W, C] of one image, judged by evaluating only the touched mutants."""
     regions = [placements.regions[mutant] for mutant in placement.touched.tolist()]
-    count = len(pictures)
-    ballots = ballots_of(judge.model.logits(pictures, regions), judge.soft)
+    count = len(patched)
+    ballots = ballots_of(judge.model.logits(patched, regions), judge.soft)
     rows = np.repeat(np.arange(count), len(regions)).reshape(count, -1)
     changed = rewritten(votes, np.full(count, image), rows, np.tile(placement.touched, (count, 1)), ballots)
     positions = judge.positions(changed).tolist()
     return [
         Attempt(image, placement, shown, pixels=shown, position=position)
-        for shown, position in zip(pictures, positions, strict=True)
+        for shown, position in zip(patched, positions, strict=True)
     ]
 
 
@@ -75,7 +75,7 @@ def random_patches(
         share = count // len(candidates) + (number < count % len(candidates))
         if share == 0:
             break
-        pictures = np.stack([noisy(pixels, placements, placement, rng) for _ in range(share)])
-        for attempt in judged(judge, placements, votes, image, placement, pictures):
+        patched = np.stack([noisy(pixels, placements, placement, rng) for _ in range(share)])
+        for attempt in judged(judge, placements, votes, image, placement, patched):
             best = attempt if attempt.better_than(best) else best
     return best

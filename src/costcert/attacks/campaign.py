@@ -117,7 +117,7 @@ class Campaign:
         wanted = concrete(patch, model.image_size)
         if positive_int(k, "k") >= model.num_classes:
             raise CostcertError(
-                f"the model tells {model.num_classes} classes apart, so no label can leave a top {k}: "
+                f"the model has {model.num_classes} classes, so no label can leave the top {k}: "
                 f"take a k of at most {model.num_classes - 1}"
             )
         if universal not in (None, "fixed", "random"):

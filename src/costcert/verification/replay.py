@@ -35,7 +35,7 @@ class ReplaySample(NamedTuple):
     """Which images are evaluated again.
 
     Args:
-        data: the spelling of the data set that voted.
+        data: the spelling of the dataset that voted.
         split: by default the one that the votes record.
         images: the number of images, chosen at random by the seed.
     """
@@ -119,7 +119,7 @@ class Replay:
         return found
 
     def _data_problems(self, dataset: Dataset, ids: Sequence[str]) -> list[str]:
-        """Whether the images that voted are all images of the data set, or of its recorded subset."""
+        """Whether the images that voted are all images of the dataset, or of its recorded subset."""
         recorded = self._provenance.get("data") or {}
         name = str(recorded.get("name"))
         if rule := re.search(r" \(limit (\d+), seed (\d+)\)$", name):
