@@ -1,4 +1,4 @@
-"""Tables on disk: whole or not at all, the same when read back, and no damaged file taken for a good one."""
+"""Tables on disk: written atomically, the same when read back, and damaged files are detected."""
 
 import os
 import platform
@@ -124,7 +124,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_swept(tmp_path):
-    """Of this machine: processes of others cannot be asked."""
+    """Only files of this machine: processes of other machines cannot be checked."""
     dead, host = 2**22 + 1, platform.node().replace(".", "-")
     (tmp_path / f".shard-00000.parquet.{host}.{dead}.tmp").write_text("half")
     alive = tmp_path / f".shard-00000.parquet.{host}.{os.getpid()}.tmp"
@@ -295,7 +295,7 @@ def test_a_folder_is_read_a_shard_at_a_time(folder):
 
 @pytest.mark.parametrize("what", ["votes", "certificates"])
 def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
-    """Same manifest, other numbers: what is on disk stays, and says that it is something else."""
+    """Same manifest, other numbers: the files on disk stay, and the difference is reported."""
     first, second = hard_votes(), hard_votes()
     second = second.replace(ballots=np.broadcast_to(second.truth[:, None], (10, 12)))
     made = {"votes": (first, second), "certificates": (cc.certify(first, 2), cc.certify(second, 2))}[what]
