@@ -1,4 +1,4 @@
-"""Changes to a folder that digests do not detect, because the folder is sealed again."""
+"""Writes the digests of a changed folder again, as a forger who knows the format would."""
 
 import hashlib
 import json

@@ -176,7 +176,7 @@ def test_certificates_survive_being_killed(certified, tmp_path):
     assert any(finished)
 
 
-def test_reports_are_written_atomically(certified, tmp_path):
+def test_reports_are_there_whole_or_not_at_all(certified, tmp_path):
     """14 kills; an older table stays as it was until the new one is complete."""
     folder, *_ = certified
     out = tmp_path / "report.csv"
@@ -264,7 +264,7 @@ def test_two_runs_into_one_folder_at_once_end_with_the_same_bytes(certified, tmp
     assert content(tmp_path / "certs") == whole
 
 
-def test_a_run_that_differs_is_refused_while_another_is_running(tmp_path):
+def test_a_run_that_differs_is_refused_while_another_is_at_work(tmp_path):
     with start(VOTE, tmp_path / "votes") as running:
         while not shards(tmp_path / "votes"):
             time.sleep(0.02)

@@ -286,7 +286,7 @@ def _derived(console: Console, request: Request, certificates: Stored, ballots: 
     if manifest.get("uncertain"):
         raise StoreError("which mutants were uncertain is not written down, so nothing can be derived again")
     question = Question(manifest, ballots.manifest)
-    cases = question.cases
+    cases = question.keys
     size = int(manifest["votes"]["shard_size"])
     images = ballots.count
     chosen: Sequence[int] = range(images)

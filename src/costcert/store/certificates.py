@@ -162,7 +162,7 @@ class CertificatesFolder:
         self.classifier = Defence.from_json(self.manifest.get("classifier"), where)
         try:
             self.image_size = as_image_size(tuple(votes.get("image_size", ())))
-            self.cases = [
+            self.keys = [
                 (str(defender), parse_patch(patch))
                 for defender in self.manifest["defenders"]
                 for patch in self.manifest["patches"]
@@ -195,14 +195,14 @@ class CertificatesFolder:
             raise StoreError(f"{path} is missing: run certify again to complete {self.folder}")
         table = self._shards.read(number)
         images = len(self._ranges[number])
-        if table.num_rows != images * len(self.cases):
+        if table.num_rows != images * len(self.keys):
             raise StoreError(
-                f"{path} holds {table.num_rows} certificates, expected {images * len(self.cases)}: "
+                f"{path} holds {table.num_rows} certificates, expected {images * len(self.keys)}: "
                 "make it again"
             )
         columns = {name: plain_column(table, name, path) for name in table.column_names}
         results = {}
-        for index, (defender, patch) in enumerate(self.cases):
+        for index, (defender, patch) in enumerate(self.keys):
             rows = slice(index * images, (index + 1) * images)
             try:
                 fits = (columns["defender"][rows] == defender).all()

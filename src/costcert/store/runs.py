@@ -38,8 +38,8 @@ class Run:
             patch: one that was certified; may be left out if there is only one.
         """
         certificates = self.certificates
-        cases = [] if certificates is None else certificates.cases
-        names = list(dict.fromkeys(name for name, _ in cases)) or ["costcert"]
+        keys = [] if certificates is None else certificates.keys
+        names = list(dict.fromkeys(name for name, _ in keys)) or ["costcert"]
         if defender is None:
             defender = "costcert" if "costcert" in names else names[0]
         if certificates is not None and defender not in names:
@@ -47,7 +47,7 @@ class Run:
         chosen = replace(self.classifier, defender=defender)
         if not find(defender).masks or chosen.mask is not None:
             return chosen
-        certified = list(dict.fromkeys(patch for _, patch in cases))
+        certified = list(dict.fromkeys(patch for _, patch in keys))
         if patch is None and len(certified) != 1:
             example = certified[0] if certified else "square:32"
             raise CostcertError(f"{defender} predicts by masking a patch: say which, as in {example}")

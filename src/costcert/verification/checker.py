@@ -137,11 +137,9 @@ class Question:
             if isinstance(self.epsilon, bool | str) or not self.epsilon >= 0:
                 raise ValueError(f"epsilon is {self.epsilon!r}, expected a number of at least 0")
             (self.epsilon,) = struct.unpack("f", struct.pack("f", self.epsilon))
-        self.cases = [
-            (defender, patch) for defender in manifest["defenders"] for patch in manifest["patches"]
-        ]
-        if not self.cases or len(set(self.cases)) < len(self.cases):
-            raise ValueError(f"expected one certificate per defender and patch, got {self.cases}")
+        self.keys = [(defender, patch) for defender in manifest["defenders"] for patch in manifest["patches"]]
+        if not self.keys or len(set(self.keys)) < len(self.keys):
+            raise ValueError(f"expected one certificate per defender and patch, got {self.keys}")
 
     def answer(self, row: Mapping[str, Any], defender: str, patch: str) -> tuple[int, int]:
         """Rank and min-k of one image."""
