@@ -18,3 +18,13 @@ def seal(folder, content=None):
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     content["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def resealed(folder, **changes):
+    """Change entries of the manifest, and seal the folder again."""
+    seal(folder, {**manifest_of(folder), **changes})
+
+
+def classifier_with(folder, **changes):
+    """The classifier in the manifest, with some of its fields changed."""
+    return {**manifest_of(folder)["classifier"], **changes}

@@ -40,7 +40,7 @@ class Brightest(nn.Module):
     """Votes for the colour that a strip holds most of.
 
     Strips of 3 x 2 pixels of at most 40: one pixel of 255 in one colour outshines the five others, so a
-    patch of that colour wins every strip it touches. For k = 1 that is all a witness ever asks for.
+    patch of that colour wins every strip it touches. For k = 1 a witness never needs more.
     """
 
     def __init__(self):
@@ -75,7 +75,7 @@ def run(model, folder, data=None, patch="square:2", k=1, **more):
 
 
 @pytest.mark.parametrize("soft", [None, SHARP], ids=["hard", "soft"])
-def test_where_pixels_can_do_what_the_witness_asks_broken_means_not_certified(model, soft, tmp_path):
+def test_where_pixels_can_cast_the_ballots_of_the_witness_broken_means_not_certified(model, soft, tmp_path):
     found = run(model, tmp_path, soft=soft)
     right, certified = found.rank == 1, found.min_k == 1
     assert (right & certified).any()
@@ -127,7 +127,7 @@ def test_a_success_is_a_success_when_deployed_and_no_other_pixel_is_changed(mode
 
 
 def brightest(pixels):
-    """`Brightest` as a function, of which nobody knows a gradient."""
+    """`Brightest` as a function without gradients."""
     return pixels.astype(np.float32).sum(axis=(1, 2))
 
 
@@ -166,7 +166,7 @@ def test_a_false_certificate_is_fatal_and_leaves_its_evidence(model, tmp_path, m
     data = dim_pictures()
     truly = run(model, tmp_path / "truly", data)
     falsely(monkeypatch)
-    # What is wrong without any patch is no attack's doing.
+    # Images that are wrong without a patch are left out.
     right = data.images[truly.rank == 1]
     few = ArrayDataset("right", right, data.labels[truly.rank == 1])
     thorough = Effort(places=4, restarts=2, steps=10, random=0, thorough=True)
@@ -209,8 +209,8 @@ def test_a_model_that_looks_beyond_its_region_is_found_out(tmp_path):
         run(Leaky(), tmp_path, greys(), "square:4", **hard)
     said = [json.loads(path.read_text()) for path in tmp_path.glob("evidence/*/evidence.json")]
     assert any(each["changed_though_untouched"] for each in said)
-    # Nothing goes on beside it, and nobody overlooks it.
-    with pytest.raises(FalseCertificateError, match="please report it; nothing goes on in this folder"):
+    # A second run is refused, so that the evidence is not overlooked.
+    with pytest.raises(FalseCertificateError, match="please report it; this folder is not continued"):
         run(Leaky(), tmp_path, greys(), "square:4", **hard)
 
 
@@ -260,7 +260,7 @@ def test_the_command_exits_with_3_where_a_certificate_is_false(on_the_command_li
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--k", "3"], "3 classes apart, so no label can leave a top 3: take a k of at most 2"),
+        (["--k", "3"], "3 classes, so no label can leave the top 3: take a k of at most 2"),
         (["--patch", "sqare:2"], "did you mean 'square'?"),
         (["--patch", "4"], "does not fit a 3x10 image"),
         (["--defender", "costcerd"], "did you mean 'costcert'?"),
@@ -268,10 +268,10 @@ def test_the_command_exits_with_3_where_a_certificate_is_false(on_the_command_li
         (["--soft", "warm"], "write temperature and labels"),
         (["--universal", "yes"], "a universal patch is fixed or random, got 'yes'"),
         (["--data", "npz:nowhere.npz"], "is not there"),
-        (["--limit", "99"], "asked for 99 images"),
+        (["--limit", "99"], "requested 99 images"),
     ],
 )
-def test_what_cannot_be_attacked_is_said_in_one_sentence(on_the_command_line, more, says, tmp_path):
+def test_what_cannot_be_attacked_gets_one_sentence(on_the_command_line, more, says, tmp_path):
     result = on_the_command_line(*more)
     assert result.exit_code == 2, result.output
     assert says in " ".join(result.stderr.split())
@@ -299,7 +299,7 @@ def test_without_gradients_only_random_pixels_can_be_tried(kind, tmp_path):
     assert (found.attacked <= found.min_k).all()
 
 
-def test_a_stopped_run_goes_on_and_ends_like_one_that_was_not_stopped(model, tmp_path, monkeypatch):
+def test_a_stopped_run_continues_and_ends_like_an_undisturbed_one(model, tmp_path, monkeypatch):
     whole = run(model, tmp_path / "whole", shard_size=5)
     attacked, calls = Shard.attacked, []
 
@@ -356,7 +356,7 @@ def test_a_killed_process_keeps_what_it_finished(tmp_path):
     "ablation", ["columns:3", "columns:3/stride=2", "rows:2/wrap=no", "blocks:3/stride=2"]
 )
 @pytest.mark.parametrize("patch", ["square:2", "rectangle:1x4", "shape:110/011", "2*square:1"])
-def test_a_place_touches_what_the_geometry_says(ablation, patch):
+def test_touched_mutants_agree_with_the_geometry(ablation, patch):
     size = (6, 7)
     kept, wanted = cc.parse_ablation(ablation), cc.parse_patch(patch, size)
     placements, cases = Placements(kept, wanted, size), touched(kept, wanted, size)
@@ -365,17 +365,20 @@ def test_a_place_touches_what_the_geometry_says(ablation, patch):
     rng = np.random.default_rng(0)
     known = list(cases.sets())
     for _ in range(20):
-        places = placements.anywhere(rng)
+        places = placements.draw(rng)
         inside = np.zeros(cases.num_mutants, dtype=bool)
         inside[placements.touched(places)] = True
         assert any((inside <= case).all() for case in known)
-        assert placements.touched(placements.alike(places, rng)).tolist() == np.flatnonzero(inside).tolist()
+        assert (
+            placements.touched(placements.draw_equivalent(places, rng)).tolist()
+            == np.flatnonzero(inside).tolist()
+        )
         assert placements.pixels(places).sum() >= 1
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_price_of_the_first_spot_is_the_bound(k):
-    """And its ballots, were they cast, would push the true label as far as the bound says."""
+def test_the_price_of_the_first_placement_is_the_bound(k):
+    """And its ballots, if they were cast, would push the true label as far as the bound allows."""
     rng = np.random.default_rng(k)
     truth = rng.integers(0, 5, 40)
     ballots = np.where(rng.random((40, 12)) < 0.6, truth[:, None], rng.integers(0, 5, (40, 12)))

@@ -1,4 +1,4 @@
-"""Data sets: stable names and order, the right labels, and a sentence for whatever is wrong."""
+"""Datasets: stable ids and order, the right labels, and one sentence for every error."""
 
 import gzip
 import os
@@ -52,7 +52,7 @@ def test_a_folder_of_splits_gives_the_split(tmp_path):
     assert parse_dataset(f"folder:{tmp_path}", "train").ids == ["cat/a.png"]
     data = parse_dataset(f"folder:{tmp_path}")
     assert (data.ids, data.split) == (["cat/b.png"], "test")
-    with pytest.raises(CostcertError, match="holds test, train but no 'val': name one"):
+    with pytest.raises(CostcertError, match="holds test, train, but not 'val': name one"):
         parse_dataset(f"folder:{tmp_path}", "val")
 
 
@@ -68,7 +68,7 @@ def test_links_to_folders_elsewhere_are_followed(tmp_path):
     linked(tmp_path / "data" / "dog", tmp_path / "elsewhere" / "deep")
     linked(tmp_path / "data" / "emu", tmp_path / "elsewhere")
     data = parse_dataset(f"folder:{tmp_path / 'data'}")
-    # Two classes may show the same pictures.
+    # Two classes may hold the same images.
     assert data.ids == ["cat/a.png", "cat/more/deep/x.png", "dog/x.png", "emu/deep/x.png"]
     assert data.labels.tolist() == [0, 0, 1, 2]
     assert data.image(1).size == (5, 6)
@@ -89,7 +89,7 @@ def test_links_to_folders_elsewhere_are_followed(tmp_path):
         ({"back": "."}, []),
     ],
 )
-def test_links_that_lead_back_come_to_an_end(tmp_path, links, adds):
+def test_cyclic_links_end(tmp_path, links, adds):
     root = tmp_path / "only" / "data"
     own = ["cat/in/x.png", "cat/x.png", "dog/y.png"]
     for name in own:
@@ -102,7 +102,7 @@ def test_links_that_lead_back_come_to_an_end(tmp_path, links, adds):
 
 
 def reachable(folder, root):
-    """The slow twin: the real files that links and folders lead to, but for those back to the root."""
+    """The slow twin: the real files that links and folders lead to, except back to the root."""
     real, below, todo = os.path.realpath, set(), [folder]
     while todo:
         here = real(todo.pop())
@@ -114,7 +114,7 @@ def reachable(folder, root):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_links_there_are_a_class_shows_each_picture_once(tmp_path, seed):
+def test_with_any_links_a_class_holds_each_image_once(tmp_path, seed):
     rng = np.random.default_rng(seed)
     root = tmp_path / "data"
     folders = [root / "a", root / "b", tmp_path / "elsewhere", root / "a" / "in", root / "b" / "in" / "deep"]
@@ -132,7 +132,7 @@ def test_whatever_links_there_are_a_class_shows_each_picture_once(tmp_path, seed
     assert data.ids == parse_dataset(f"folder:{root}").ids
 
 
-def test_a_folder_that_cannot_be_listed_is_not_left_out_in_silence(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_listed_is_not_skipped_silently(tmp_path, monkeypatch):
     save(tmp_path / "cat" / "a.png")
     save(tmp_path / "dog" / "locked" / "b.png")
     scandir = os.scandir
@@ -183,7 +183,7 @@ def test_the_digest_tells_images_apart_and_nothing_else(tmp_path):
 
 
 def repaint(path):
-    """Change one pixel of an uncompressed picture in place: neither its size nor its time tells."""
+    """Change one pixel of an uncompressed image in place, without changing the file's size or time."""
     before, content = path.stat(), bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -232,7 +232,7 @@ def test_files_are_hashed_once_and_again_when_they_were_written_to(tmp_path, mon
     first = data.digest()
     assert (data.digest(), limited(data, 2).metadata()["images"]) == (first, 2)
     assert sorted(read) == ["a.ppm", "b.ppm", "c.ppm"]
-    # Longer than before, because some clocks of disks tick slowly.
+    # Longer than before, because time stamps of some file systems are coarse.
     (tmp_path / "cat" / "b.ppm").write_bytes(b"P6 of another length")
     assert data.digest() != first
     assert sorted(read) == ["a.ppm", "b.ppm", "b.ppm", "c.ppm"]
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_read_has_a_fingerprint_of_its_own(tmp_path):
     assert odd == ["endless", "gone", "itself", "pipe"]
 
 
-def test_a_store_is_asked_for_the_bytes_once(tmp_path, monkeypatch):
+def test_a_store_is_read_once(tmp_path, monkeypatch):
     fsspec = pytest.importorskip("fsspec", reason="stores need fsspec")
     store = fsspec.filesystem("memory")
     content = save(tmp_path / "cat" / "a.ppm").read_bytes()
@@ -271,7 +271,7 @@ def test_a_store_is_asked_for_the_bytes_once(tmp_path, monkeypatch):
 
 
 class Shown(Dataset):
-    """Pictures of a data set that says nothing more of them."""
+    """A dataset that only implements `image`."""
 
     def __init__(self, *pictures):
         super().__init__("shown", [str(at) for at in range(len(pictures))], [0] * len(pictures))
@@ -284,7 +284,7 @@ class Shown(Dataset):
         return self.pictures[index]
 
 
-def test_a_data_set_that_says_nothing_is_known_by_its_pixels(tmp_path):
+def test_a_dataset_without_fingerprints_is_identified_by_its_pixels(tmp_path):
     grey, coloured = (Image.fromarray(PIXELS[0, ..., 0]) for _ in range(2))
     coloured.putpalette([*range(256)] * 3)
     recoloured = coloured.copy()
@@ -299,7 +299,7 @@ def test_a_data_set_that_says_nothing_is_known_by_its_pixels(tmp_path):
     assert len(set(prints[1:6])) == 5
     assert prints[5:] == [UNREADABLE] * 2
     assert data.digest() == Shown(*data.pictures[:6], None).digest()
-    # Decoding is what costs, so it is done once.
+    # Decoding is slow, so it is done once.
     assert data.asked == 7
 
 
@@ -317,7 +317,7 @@ def digest_of_the_hub(monkeypatch, pixels, labels):
 
 
 def digest_of(kind, folder, pixels, labels, monkeypatch):
-    """Of these grey pictures as data of this kind."""
+    """The digest of these grey images as a dataset of this kind."""
     if kind == "hf":
         return digest_of_the_hub(monkeypatch, pixels, labels)
     if kind == "npz":
@@ -379,12 +379,12 @@ def test_npz(tmp_path):
         ({"images": PIXELS, "labels": [0.5] * 7}, "must be integers, got 0.5"),
         ({"images": PIXELS, "labels": [-1] * 7}, r"\[0\] is -1"),
         ({"images": PIXELS, "labels": [2] * 7, "class_names": ["a", "b"]}, "2 classes are labelled 0 to 1"),
-        ({"images": PIXELS, "labels": [0] * 7, "ids": ["a"] * 7}, "gives two images the same id"),
+        ({"images": PIXELS, "labels": [0] * 7, "ids": ["a"] * 7}, "has two images with the same id"),
         ({"images": PIXELS, "labels": [0] * 7, "ids": ["a"]}, "has 7 images, but 1 ids"),
         ({"images": PIXELS[:0], "labels": []}, "holds no image"),
     ],
 )
-def test_an_npz_that_is_no_data_set(tmp_path, arrays, says):
+def test_an_npz_that_is_not_a_dataset(tmp_path, arrays, says):
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(CostcertError, match=says):
         parse_dataset(f"npz:{tmp_path / 'd.npz'}")
@@ -442,7 +442,7 @@ def test_imagenet_folders_get_the_labels_every_classifier_uses(tmp_path):
         assert data.class_names[278] == "kit fox, Vulpes macrotis"
     assert parse_dataset(f"imagenet:{tmp_path}", "train").ids == [f"{SYNSETS[0]}/t.png"]
     save(tmp_path / "val" / "cats" / "x.png")
-    with pytest.raises(CostcertError, match="cats is not named by a class of ImageNet-1k"):
+    with pytest.raises(CostcertError, match="cats is not the name of a class of ImageNet-1k"):
         parse_dataset(f"imagenet:{tmp_path}")
 
 
@@ -459,7 +459,7 @@ def test_flat_imagenet_with_kaggles_list(tmp_path):
     )
     assert parse_dataset(f"imagenet:{folder}").labels.tolist() == [999, 0]
     save(folder / "ILSVRC2012_val_00000003.png")
-    with pytest.raises(CostcertError, match="does not say what 'ILSVRC2012_val_00000003' shows"):
+    with pytest.raises(CostcertError, match="does not list the image 'ILSVRC2012_val_00000003'"):
         parse_dataset(f"imagenet:{folder}")
 
 
@@ -497,7 +497,7 @@ def test_torchvision_data_that_is_not_there(tmp_path, name):
 
 
 def hub_with(table, monkeypatch):
-    """A stand-in for the package `datasets`, and the two settings that keep it from the network."""
+    """A fake of the package `datasets`, with the two settings that keep it offline."""
     settings = {name: ModuleType(name) for name in ("datasets.config", "huggingface_hub.constants")}
     for name, module in settings.items():
         module.HF_HUB_OFFLINE = False
@@ -517,7 +517,7 @@ def hub_with(table, monkeypatch):
 
 
 class Table(list):
-    """What `datasets` gives: rows by number, columns by name."""
+    """A table as in `datasets`: rows by number, columns by name."""
 
     def __init__(self, rows, **features):
         super().__init__(rows)
@@ -542,7 +542,8 @@ def test_the_hub(monkeypatch):
     with pytest.raises(CostcertError, match=r"one of class labels, got picture \(Image\), kind \(Value\)"):
         parse_dataset("hf:someone/clothes")
     with pytest.raises(
-        CostcertError, match=r"cannot be had: cannot reach the hub; if it was never fetched, pass --download"
+        CostcertError,
+        match=r"cannot be loaded: cannot reach the hub; if .* never downloaded, pass --download",
     ):
         parse_dataset("hf:absent")
     assert not any(module.HF_HUB_OFFLINE for module in settings.values())
@@ -588,15 +589,15 @@ def test_an_empty_folder(tmp_path):
         parse_dataset(f"folder:{tmp_path}")
 
 
-def test_a_name_that_is_no_unicode():
-    with pytest.raises(CostcertError, match=r"'b\\udcff' of x is no valid Unicode"):
+def test_a_name_that_is_not_unicode():
+    with pytest.raises(CostcertError, match=r"'b\\udcff' of x is not valid Unicode"):
         ArrayDataset("x", PIXELS[:2], [0, 1], ids=["a", "b\udcff"])
 
 
 def test_a_limit_is_a_fixed_choice_in_order_and_a_larger_one_adds():
     data = parse_dataset("sample")
     chosen = limited(data, 5, seed=3)
-    # Written down, because it must never change.
+    # Fixed here, because the choice must never change.
     assert chosen.ids == ["t10k-00200", "t10k-00335", "t10k-00440", "t10k-00448", "t10k-00474"]
     assert set(chosen.ids) < set(limited(data, 50, seed=3).ids)
     assert limited(data, 50, seed=3).ids == sorted(limited(data, 50, seed=3).ids)
@@ -606,7 +607,7 @@ def test_a_limit_is_a_fixed_choice_in_order_and_a_larger_one_adds():
     at = data.ids.index(chosen.ids[2])
     assert chosen.label(2) == data.label(at)
     assert np.array_equal(np.asarray(chosen.image(2)), np.asarray(data.image(at)))
-    with pytest.raises(CostcertError, match="asked for 501 images, but sample has 500"):
+    with pytest.raises(CostcertError, match="requested 501 images, but sample has 500"):
         limited(data, 501)
 
 
@@ -626,5 +627,5 @@ def test_ids_from_a_file(tmp_path):
         with_ids(data, [data.ids[0], "t10k-0000"])
     with pytest.raises(CostcertError, match="the list of ids is empty"):
         with_ids(data, [])
-    with pytest.raises(CostcertError, match="expected a text file, one id a line"):
+    with pytest.raises(CostcertError, match="expected a text file, one id per line"):
         read_ids(tmp_path / "nowhere.txt")

@@ -1,7 +1,7 @@
-"""Rude ends: kill -9 at any moment, a full disk, a folder nobody may write to, two runs at once.
+"""Faults: kill -9 at any moment, a full disk, a read-only folder, two runs at once.
 
 Nothing that was finished is lost, nothing half-written is read, and the run that completes the work ends with
-the same bytes as one that was never disturbed. Moments are drawn from fixed seeds; how far a run has come by
+the same bytes as one that was never disturbed. Moments are drawn from fixed seeds; how far a run has got by
 then depends on the machine.
 """
 
@@ -58,7 +58,7 @@ def start(script, *args):
 
 
 def killed_after(seconds, script, *args):
-    """Whether the run was still at work so many seconds after it had begun, and was killed."""
+    """Kill a run some seconds after it has begun; whether it was still running."""
     with start(script, *args) as running:
         assert running.stdout.readline() == b"ready\n"
         time.sleep(seconds)
@@ -69,7 +69,7 @@ def killed_after(seconds, script, *args):
 
 
 def killed_within(seconds, script, *args):
-    """Kill a run so many seconds after it has begun; if it was done by then, the next one sooner."""
+    """Kill a run within some seconds after it has begun; if it was done by then, kill the next one sooner."""
     while not killed_after(seconds, script, *args):
         assert seconds > 0, "a run that has just begun is done already"
         seconds = seconds / 4 if seconds > 0.01 else 0
@@ -95,7 +95,7 @@ def content(folder):
 
 
 def disturbed(out, moments, script, *args):
-    """Kill a run at each of these moments; what was finished must be there and untouched every time."""
+    """Kill a run at each of these moments; finished shards must stay unchanged every time."""
     kills, finished = 0, {}
     for moment in moments:
         kills += killed_within(moment, script, *args)
@@ -106,7 +106,7 @@ def disturbed(out, moments, script, *args):
 
 
 def in_pairs(work, count):
-    """Two at a time: the machines that test this may have two cores."""
+    """Run two at a time: the machines that run these tests may have two cores."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(work, range(count)))
 
@@ -120,7 +120,7 @@ def test_votes_survive_being_killed(tmp_path):
         rng, out = random.Random(number), tmp_path / f"votes-{number}"
         moments = [rng.uniform(0, 0.9 * seconds) for _ in range(4)]
         kills, finished = disturbed(out, moments, VOTE, out)
-        # What is there so far is either nothing or votes that can be read, and says that it is not complete.
+        # So far there is either nothing, or incomplete votes, which are refused as incomplete.
         if (out / "manifest.json").exists():
             source = VotesFolder(out)
             for place in range(source.num_shards):
@@ -142,7 +142,7 @@ def test_votes_survive_being_killed(tmp_path):
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
-    """Votes in 40 shards, and what certifying them without a disturbance writes."""
+    """Votes in 40 shards, and the certificates of an undisturbed run."""
     folder = tmp_path_factory.mktemp("certified")
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 50, 4000)
@@ -177,7 +177,7 @@ def test_certificates_survive_being_killed(certified, tmp_path):
 
 
 def test_reports_are_there_whole_or_not_at_all(certified, tmp_path):
-    """14 kills; a table that stood there before stays as it was until the new one is complete."""
+    """14 kills; an older table stays as it was until the new one is complete."""
     folder, *_ = certified
     out = tmp_path / "report.csv"
     ask = ["report", folder / "certs", "--out", out]
@@ -197,7 +197,7 @@ def test_reports_are_there_whole_or_not_at_all(certified, tmp_path):
 
 
 def test_training_survives_being_killed(tmp_path):
-    """6 kills of a tiny strip network's training: it goes on, and ends with the same weights."""
+    """6 kills of a tiny strip network's training: it continues, and ends with the same weights."""
     pytest.importorskip("torch", reason="training needs costcert[models]")
     rng = np.random.default_rng(0)
     np.savez(
@@ -240,7 +240,7 @@ def test_a_folder_of_a_run_killed_before_its_manifest_is_begun_anew(tmp_path):
 
 
 def test_two_runs_into_one_folder_at_once_end_with_the_same_bytes(certified, tmp_path):
-    """Each takes what it finds missing; both write the same, and a file is there whole or not at all."""
+    """Each makes the shards that it finds missing; both write the same bytes, and writes are atomic."""
     vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
     pair = [start(VOTE, tmp_path / "votes") for _ in range(2)]
     seen = set()
@@ -298,7 +298,7 @@ def small_disk(tmp_path):
 def test_a_really_full_disk(small_disk, tmp_path):
     vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
     out = small_disk / "votes"
-    with pytest.raises(CostcertError, match=r"the disk is full: .* what was finished before it is kept"):
+    with pytest.raises(CostcertError, match=r"the disk is full: .* files finished before it are kept"):
         vote(Tiny(), pictures(60), "columns:3", out=out, shard_size=3)
     finished = shards(out)
     assert 0 < len(finished) < 20
@@ -311,8 +311,8 @@ def test_a_really_full_disk(small_disk, tmp_path):
 
 @pytest.mark.parametrize("file", ["shard-00000", "shard-00007", "manifest"])
 @pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
-def test_a_disk_that_fails_when_bytes_are_to_stay(tmp_path, monkeypatch, file, trouble):
-    """At the very last moment, when a file is made safe; also while the folder is sealed."""
+def test_a_disk_that_fails_while_syncing(tmp_path, monkeypatch, file, trouble):
+    """The last step fails, when a file is synced to disk; also while the folder is sealed."""
     vote(Tiny(), pictures(30), "columns:3", out=tmp_path / "whole", shard_size=3)
     sync, names = os.fsync, []
 
@@ -339,11 +339,11 @@ def test_a_disk_that_fails_when_bytes_are_to_stay(tmp_path, monkeypatch, file, t
     assert content(tmp_path / "votes") == content(tmp_path / "whole")
 
 
-def test_a_folder_nobody_may_write_to(tmp_path):
+def test_a_folder_without_write_permission(tmp_path):
     place = tmp_path / "locked"
     place.mkdir()
     place.chmod(0o500)
-    # Root may write anywhere, unless it gives that right up.
+    # Root may write anywhere, unless it drops that capability.
     without = ["setpriv", "--bounding-set", "-dac_override"] if os.access(place, os.W_OK) else []
     if without and not shutil.which("setpriv"):
         place.chmod(0o700)
@@ -361,15 +361,15 @@ def test_a_folder_nobody_may_write_to(tmp_path):
     assert list(place.iterdir()) == []
 
 
-# One process, in which the disk of its folder is locked while shard 7 is to be written, and opened again.
+# One process; the disk becomes read-only before shard 7 is written, and writable again afterwards.
 LOCKED = """
     import errno, json, os, pathlib, shutil, subprocess, sys
     from typer.testing import CliRunner
     from costcert.cli import app
-    from costcert.store.certificates import CertificatesPlan
+    from costcert.store.certificates import CertificatesFolder
 
     how, place, kept, certs, *ask = sys.argv[1:]
-    replace, write = pathlib.Path.replace, CertificatesPlan.write
+    replace, write = pathlib.Path.replace, CertificatesFolder.write
 
     def refuse(path, target):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
@@ -394,9 +394,9 @@ LOCKED = """
 
     if how == "mounted":
         remount("-t", "tmpfs", "tmpfs")
-    CertificatesPlan.write = locking
+    CertificatesFolder.write = locking
     told = [run(*ask, f"{place}/certs")]
-    CertificatesPlan.write = write
+    CertificatesFolder.write = write
     told += [run("report", certs, "--out", f"{place}/report.csv"), run(*ask, f"{place}/certs.csv")]
     files = sorted(str(path.relative_to(place)) for path in pathlib.Path(place).rglob("*") if path.is_file())
     unlock()
@@ -407,7 +407,7 @@ LOCKED = """
 
 
 def private_mounts():
-    """A command that runs another where it may mount and nobody else sees it, or why there is none."""
+    """A command that runs another in a mount namespace of its own, or the reason why there is none."""
     if not shutil.which("unshare"):
         return None, "made up, there is no unshare"
     words = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
@@ -420,7 +420,7 @@ def private_mounts():
 
 
 def test_a_disk_that_becomes_read_only(certified, tmp_path):
-    """Really mounted so where the system allows it, to root or to anybody; else in the system's words."""
+    """Remounted read-only where the system allows it; otherwise the system's error is simulated."""
     folder, ask, whole, _ = certified
     words, why = private_mounts()
     print(f"read-only: {why or 'a disk that is mounted'}")

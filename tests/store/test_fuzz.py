@@ -1,6 +1,6 @@
 """Random, mutated and hostile input: one sentence each, never a traceback, a hang or a wrong success.
 
-Everything is drawn from fixed seeds, and every part counts its cases.
+Everything is drawn from fixed seeds, and inputs are counted.
 """
 
 import io
@@ -26,7 +26,7 @@ from costcert.store.certificates import CertificatesFolder
 from costcert.store.votes import VotesArchive, VotesFolder
 
 WORLD = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
-# The most seconds for one case; a hang would take longer by far.
+# The most seconds for one input; a hang would take far longer.
 PATIENCE = 20
 
 
@@ -40,7 +40,7 @@ def counted():
 
 
 def refused(work, *args, **more):
-    """The sentence of a refusal, or None where it worked. Everything else is a failure of the test."""
+    """The error sentence, or None if the input was accepted. Any other exception fails the test."""
     start, said = time.monotonic(), None
     try:
         work(*args, **more)
@@ -53,7 +53,7 @@ def refused(work, *args, **more):
 
 
 def mutated(content, rng):
-    """The same bytes with a few accidents: flips, cuts, holes, repeats, zeros and other people's bytes."""
+    """The same bytes with a few random changes: flips, cuts, holes, repeats, zeros and random bytes."""
     content = bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 5, 20])):
         place = rng.randrange(len(content) + 1)
@@ -97,7 +97,7 @@ def test_mutated_archives_are_refused_or_unharmed(tmp_path, save):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_archives_of_strange_arrays(tmp_path):
-    """Any shape, any type: votes only where they are votes."""
+    """Arrays of any shape and type are refused unless they are valid votes."""
     rng, path = np.random.default_rng(2), tmp_path / "votes.npz"
     types = ["int8", "int64", "uint64", "float32", "float64", "bool", "complex64", "U3", "S2", "M8[s]", "V4"]
     taken = 0
@@ -124,7 +124,7 @@ def test_archives_of_strange_arrays(tmp_path):
 
 
 class Trap:
-    """What a pickle may hold: code that runs as soon as it is read."""
+    """A pickle that runs code as soon as it is loaded."""
 
     def __init__(self, path):
         self.path = path
@@ -134,7 +134,7 @@ class Trap:
 
 
 def test_no_pickle_is_ever_opened(tmp_path):
-    """An .npz, a .npy and a plain pickle that would write a file when they are read."""
+    """An .npz, a .npy and a plain pickle that would write a file when they are loaded."""
     sprung, trap = tmp_path / "sprung", Trap(tmp_path / "sprung")
     pickle.loads(pickle.dumps(trap)).close()
     assert sprung.exists(), "the trap works"
@@ -149,7 +149,7 @@ def test_no_pickle_is_ever_opened(tmp_path):
 
 
 def test_a_zip_bomb_is_refused(tmp_path):
-    """A few kilobytes that claim to be petabytes, or unpack to more than anybody has."""
+    """A few kilobytes that claim to be petabytes, or unpack to more than fits into memory."""
     header = b"\x93NUMPY\x01\x00"
     text = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000, 1000000), }"
     text += b" " * (118 - len(text) - 1) + b"\n"
@@ -179,7 +179,7 @@ def certificates_of(folder):
 
 @pytest.mark.parametrize(("name", "read"), [("votes", votes_of), ("certs", certificates_of)])
 def test_mutated_parquet_is_refused_or_well_formed(folders, name, read):
-    """Few bytes of Parquet are summed up, so a reader may take changed numbers. That is what check is for."""
+    """Parquet has checksums for few bytes, so a reader may accept changed numbers; check detects these."""
     rng, path = random.Random(4), folders / name / "shard-00000.parquet"
     content, refusals = path.read_bytes(), 0
     for _ in range(700):
@@ -220,7 +220,7 @@ JUNK = [
 
 @pytest.mark.parametrize(("name", "read"), [("votes", votes_of), ("certs", certificates_of)])
 def test_manifests_of_anything(folders, name, read):
-    """Every entry, also those inside others, replaced by everything; and mutated text."""
+    """Every entry, also nested ones, replaced by values of every kind; and mutated text."""
     rng, path = random.Random(5), folders / name / "manifest.json"
     text = path.read_text()
     cases = 0
@@ -248,7 +248,7 @@ def test_manifests_of_anything(folders, name, read):
 
 
 def places(content, keys=()):
-    """Where something stands in a tree of dicts, the inner ones too."""
+    """The paths of all entries in nested dicts, inner ones included."""
     for key, value in content.items():
         yield (*keys, key)
         if isinstance(value, dict):
@@ -256,7 +256,7 @@ def places(content, keys=()):
 
 
 def test_manifests_without_digests_of_anything(folders):
-    """Older folders are read without the safety of digests: sentences, not tracebacks, also from check."""
+    """Older folders have no digests to protect them: damage still gives sentences, not tracebacks."""
     paths = [folders / name / "manifest.json" for name in ("votes", "certs")]
     for path in paths:
         content = json.loads(path.read_text())
@@ -287,7 +287,7 @@ PATCHES = ["32", "square:32", "rectangle:16x64", "2%", "2/32", "shape:010/111", 
     ("parse", "spellings"), [(parse_ablation, ABLATIONS), (parse_patch, PATCHES)], ids=["ablation", "patch"]
 )
 def test_mutated_spellings(parse, spellings):
-    """What is read is what it says: its own spelling is read back as the same value."""
+    """A parsed value is spelled in a way that parses to the same value."""
     rng, alphabet, read = random.Random(6), string.printable + "²٣é%*:/=+-", 0
     for _ in range(4000):
         text = list(rng.choice(spellings))
@@ -319,8 +319,8 @@ def test_spellings_out_of_all_proportion(spelling):
         assert refused(parse, spelling) is not None
 
 
-def test_the_world_is_never_too_large_for_a_sentence():
-    """Geometry that would fill any memory is refused before it does."""
+def test_geometry_that_is_too_large_gets_a_sentence():
+    """Geometry that would not fit into memory is refused before it is computed."""
     for ablation, patch, size in [
         ("columns:1", "4*square:1", 2000),
         ("blocks:1", "shape:101", 2000),
@@ -329,7 +329,7 @@ def test_the_world_is_never_too_large_for_a_sentence():
 
 
 def test_mutated_images(tmp_path):
-    """Each image is read, or refused by its name; bombs are refused before they are unpacked."""
+    """Each image is read, or refused by name; decompression bombs are refused before they are unpacked."""
     image = pytest.importorskip("PIL.Image", reason="images need pillow")
     rng, folder = random.Random(7), tmp_path / "images" / "a"
     folder.mkdir(parents=True)
@@ -352,7 +352,7 @@ def test_mutated_images(tmp_path):
 
 
 def test_mutated_checkpoints(tmp_path):
-    """safetensors and torch files of weights alone: the same weights, or a sentence; a pickle never runs."""
+    """safetensors and weights-only torch files: the same weights, or a sentence; a pickle never runs."""
     torch = pytest.importorskip("torch", reason="checkpoints need costcert[models]")
     from safetensors.torch import save_file
 

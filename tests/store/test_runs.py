@@ -1,4 +1,4 @@
-"""A run is reopened in one place: certificates are shown beside the votes they came from, or not at all."""
+"""A run is reopened in one place: certificates are shown only with the votes they came from."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_certificates_of_one_model_over_votes_of_another(two_runs, tmp_path):
     assert opened(Request(source=a / "certs"))
     with pytest.raises(CostcertError, match="their digests differ"):
         opened(Request(source=a / "certs", votes=b / "votes"))
-    # A folder of that name beside the certificates is no proof either.
+    # A folder called votes next to the certificates is checked as well.
     (b / "certs").rename(b / "own")
     (a / "certs").rename(b / "certs")
     with pytest.raises(CostcertError, match="their digests differ"):
@@ -58,20 +58,20 @@ def test_certificates_of_one_model_over_votes_of_another(two_runs, tmp_path):
     assert not (tmp_path / "bad.md").exists()
 
 
-def test_certificates_that_note_no_digest(tmp_path):
+def test_certificates_without_a_digest_of_their_votes(tmp_path):
     votes = vote(Tiny(), pictures(5), "columns:3")
     cc.write_votes(votes, tmp_path / "votes")
     cc.write_certificates(cc.certify(votes, 2), tmp_path / "certs", votes=votes)
-    with pytest.raises(CostcertError, match="does not note by a digest which votes it came from"):
+    with pytest.raises(CostcertError, match="does not record the digest of its votes"):
         open_run(tmp_path / "certs")
     cc.write_certificates(cc.certify(votes, 2), tmp_path / "noted", votes=tmp_path / "votes")
     assert open_run(tmp_path / "noted", tmp_path / "votes").classifier.ablation == cc.Columns(3)
-    with pytest.raises(CostcertError, match="votes of 5 images, these certificates of 2"):
+    with pytest.raises(CostcertError, match="votes of 5 images, but these are certificates of 2"):
         cc.write_certificates(cc.certify(votes.take([0, 1]), 2), tmp_path / "few", votes=tmp_path / "votes")
 
 
 def as_first_version(folder, soft):
-    """The same votes as 0.1.0 wrote them: the classifier in several places, another name for the mask."""
+    """The same votes in the format of 0.1.0: the classifier in several places, another name for the mask."""
     manifest = json.loads((folder / "manifest.json").read_text())
     classifier = manifest.pop("classifier")
     for key in ("shard_digests", "manifest_digest"):
@@ -103,7 +103,7 @@ def test_votes_of_the_first_version_are_still_read(tmp_path, soft):
     assert (refused.exit_code, "vote once more with this version" in refused.stderr) == (
         (2, True) if soft else (0, False)
     )
-    # A begun run is not gone on with: what is there and what would be added are described differently.
+    # An unfinished run is not continued: the two formats describe votes differently.
     with pytest.raises(CostcertError, match=r"format version 1, this costcert reads 2: make .* again"):
         vote(Tiny(), pictures(20), "columns:3", soft=soft, out=tmp_path / "votes", shard_size=7)
 
@@ -152,7 +152,7 @@ def test_a_shipped_model_is_found_to_be_the_one_that_voted(tmp_path):
     assert (np.argmax(listed == votes.truth[:, None], axis=1) + 1 == rank).all()
 
 
-def test_an_onnx_model_is_checked_with_the_mean_and_std_that_were_noted(tmp_path):
+def test_an_onnx_model_is_checked_with_the_recorded_mean_and_std(tmp_path):
     onnx_file = pytest.importorskip("onnx_files", reason="ONNX needs costcert[models,onnx]").onnx_file
     onnx_file(tmp_path / "net.onnx", ["n", 3, 32, 32])
     images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Tables on disk: whole or not at all, the same when read back, and no damaged file taken for a good one."""
+"""Tables on disk: written atomically, the same when read back, and damaged files are detected."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ import costcert as cc
 from costcert.cli import app
 from costcert.store.files import atomic_write, sweep
 from costcert.store.votes import VotesArchive, VotesFolder
-from sealing import manifest_of, seal
+from sealing import classifier_with, resealed, seal
 
 RNG = np.random.default_rng(7)
 
@@ -124,7 +124,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_swept(tmp_path):
-    """Of this machine: processes of others cannot be asked."""
+    """Only files of this machine: processes of other machines cannot be checked."""
     dead, host = 2**22 + 1, platform.node().replace(".", "-")
     (tmp_path / f".shard-00000.parquet.{host}.{dead}.tmp").write_text("half")
     alive = tmp_path / f".shard-00000.parquet.{host}.{os.getpid()}.tmp"
@@ -142,14 +142,6 @@ def test_what_a_killed_writer_left_is_swept(tmp_path):
 def folder(tmp_path):
     cc.write_votes(hard_votes(), tmp_path / "votes", shard_size=4)
     return tmp_path / "votes"
-
-
-def rewrite(folder, **changes):
-    seal(folder, {**manifest_of(folder), **changes})
-
-
-def asked(folder, **changes):
-    return {**manifest_of(folder)["classifier"], **changes}
 
 
 def cut(path):
@@ -184,32 +176,35 @@ SOFT = {"temperature": None, "best": 2, "cap": 3}
         (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), "cannot be read as JSON"),
         (lambda f: (f / "manifest.json").write_text("[" * 100_000), "cannot be read as JSON"),
         (lambda f: (f / "manifest.json").write_text("[]"), "is not the manifest of votes"),
-        (lambda f: rewrite(f, format="other"), "its format is 'other'"),
-        (lambda f: rewrite(f, version=99), "format version 99"),
-        (lambda f: rewrite(f, images="many"), "images should be a positive whole number"),
-        (lambda f: rewrite(f, images=0), "images should be a positive whole number"),
-        (lambda f: rewrite(f, images=11), "holds 2 images, expected 3"),
-        (lambda f: rewrite(f, classifier=asked(f, ablation="columns:99")), "columns:99 does not fit"),
-        (lambda f: rewrite(f, classifier=asked(f, ablation=None)), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, ties="sometimes")), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, mask="triangle:3")), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, hide=3)), "is damaged"),
-        (lambda f: rewrite(f, classifier=None), "does not say which classifier it is of"),
-        (lambda f: rewrite(f, image_size="4"), "is damaged"),
-        (lambda f: rewrite(f, image_size=None), "is damaged"),
-        (lambda f: rewrite(f, num_classes=2), "does not fit its manifest: ballots"),
-        (lambda f: rewrite(f, classifier=asked(f, soft={"best": 2})), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, soft="yes")), "is damaged"),
-        (lambda f: rewrite(f, classifier=asked(f, soft=SOFT)), "no column 'soft_labels'"),
-        (lambda f: rewrite(f, made=None), "is damaged"),
-        (lambda f: rewrite(f, class_names=["a"]), "got 1 class names for 5 classes"),
+        (lambda f: resealed(f, format="other"), "its format is 'other'"),
+        (lambda f: resealed(f, version=99), "format version 99"),
+        (lambda f: resealed(f, images="many"), "images should be a positive integer"),
+        (lambda f: resealed(f, images=0), "images should be a positive integer"),
+        (lambda f: resealed(f, images=11), "holds 2 images, expected 3"),
+        (
+            lambda f: resealed(f, classifier=classifier_with(f, ablation="columns:99")),
+            "columns:99 does not fit",
+        ),
+        (lambda f: resealed(f, classifier=classifier_with(f, ablation=None)), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, ties="sometimes")), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, mask="triangle:3")), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, hide=3)), "is damaged"),
+        (lambda f: resealed(f, classifier=None), "does not say which classifier it is of"),
+        (lambda f: resealed(f, image_size="4"), "is damaged"),
+        (lambda f: resealed(f, image_size=None), "is damaged"),
+        (lambda f: resealed(f, num_classes=2), "does not fit its manifest: ballots"),
+        (lambda f: resealed(f, classifier=classifier_with(f, soft={"best": 2})), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, soft="yes")), "is damaged"),
+        (lambda f: resealed(f, classifier=classifier_with(f, soft=SOFT)), "no column 'soft_labels'"),
+        (lambda f: resealed(f, made=None), "is damaged"),
+        (lambda f: resealed(f, class_names=["a"]), "got 1 class names for 5 classes"),
         (lambda f: (f / SHARD).unlink(), "1 of 3 shards are missing"),
         (lambda f: cut(f / SHARD), "is not the file that was sealed"),
-        (lambda f: filled(f / SHARD, (f / SHARD).read_bytes()[:-20]), "no readable Parquet file"),
-        (lambda f: filled(f / SHARD, b""), "no readable Parquet file"),
-        (lambda f: filled(f / SHARD, b"image_id,truth\n"), "no readable Parquet file"),
+        (lambda f: filled(f / SHARD, (f / SHARD).read_bytes()[:-20]), "cannot be read as Parquet"),
+        (lambda f: filled(f / SHARD, b""), "cannot be read as Parquet"),
+        (lambda f: filled(f / SHARD, b"image_id,truth\n"), "cannot be read as Parquet"),
         (lambda f: without_column(f / SHARD, "ballots"), "no column 'ballots'"),
-        (lambda f: with_column(f / SHARD, "truth", pa.array([1, None, 2, 3])), "empty places"),
+        (lambda f: with_column(f / SHARD, "truth", pa.array([1, None, 2, 3])), "missing values"),
         (lambda f: with_column(f / SHARD, "truth", pa.array([0.5] * 4)), "truth must be integers"),
         (lambda f: with_column(f / SHARD, "ballots", pa.array([1] * 4)), "one list of equal length"),
     ],
@@ -226,12 +221,12 @@ def test_damage_to_votes_is_noticed(folder, damage, says):
     ("damage", "says"),
     [
         (lambda f: cut(f / "shard-00000.parquet"), "is not the file that was sealed"),
-        (lambda f: filled(f / "shard-00000.parquet", b"PAR1"), "no readable Parquet file"),
+        (lambda f: filled(f / "shard-00000.parquet", b"PAR1"), "cannot be read as Parquet"),
         (lambda f: (f / "shard-00000.parquet").unlink(), "is missing"),
-        (lambda f: rewrite(f, patches=["square:3"]), "does not fit its manifest"),
-        (lambda f: rewrite(f, patches=["triangle:3"]), "is damaged"),
-        (lambda f: rewrite(f, defenders=["drs"]), "does not fit its manifest"),
-        (lambda f: rewrite(f, votes=None), "is damaged"),
+        (lambda f: resealed(f, patches=["square:3"]), "does not fit its manifest"),
+        (lambda f: resealed(f, patches=["triangle:3"]), "is damaged"),
+        (lambda f: resealed(f, defenders=["drs"]), "does not fit its manifest"),
+        (lambda f: resealed(f, votes=None), "is damaged"),
         (lambda f: with_column(f / "shard-00000.parquet", "min_k", pa.array([0] * 10)), "does not fit"),
         (lambda f: with_column(f / "shard-00000.parquet", "min_k", pa.array(["a"] * 10)), "does not fit"),
     ],
@@ -271,7 +266,7 @@ GOOD = {"ballots": np.zeros((2, 12), int), "truth": np.zeros(2, int)}
         (lambda p: p.write_bytes(b"PK\x03\x04 and then nothing"), "cannot be read as .npz"),
         (lambda p: p.write_bytes(b""), "cannot be read as .npz"),
         (lambda p: (save(p, **GOOD), cut(p)), "cannot be read as .npz"),
-        (save_one, "is no .npz archive"),
+        (save_one, "is not an .npz archive"),
     ],
 )
 def test_bad_archives_get_one_sentence(tmp_path, make, says):
@@ -300,7 +295,7 @@ def test_a_folder_is_read_a_shard_at_a_time(folder):
 
 @pytest.mark.parametrize("what", ["votes", "certificates"])
 def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
-    """Same manifest, other numbers: what is on disk stays, and says that it is something else."""
+    """Same manifest, other numbers: the files on disk stay, and the difference is reported."""
     first, second = hard_votes(), hard_votes()
     second = second.replace(ballots=np.broadcast_to(second.truth[:, None], (10, 12)))
     made = {"votes": (first, second), "certificates": (cc.certify(first, 2), cc.certify(second, 2))}[what]
@@ -310,7 +305,7 @@ def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
     assert not np.array_equal(content(made[0]), content(made[1]))
     write(made[0], tmp_path / "out")
     write(made[0], tmp_path / "out")
-    with pytest.raises(cc.CostcertError, match="holds something else than what is to be written"):
+    with pytest.raises(cc.CostcertError, match="differs from what is to be written"):
         write(made[1], tmp_path / "out")
     assert np.array_equal(content(read(tmp_path / "out")), content(made[0]))
     write(made[1], tmp_path / "out", overwrite=True)
@@ -319,9 +314,7 @@ def test_other_content_of_the_same_shape_is_never_dropped(tmp_path, what):
 
 def test_only_folders_of_the_same_kind_are_overwritten(tmp_path):
     cc.write_votes(hard_votes(), tmp_path / "votes")
-    with pytest.raises(
-        cc.CostcertError, match="is no folder of certificates, and nothing else is overwritten"
-    ):
+    with pytest.raises(cc.CostcertError, match="is not a folder of certificates, so it is not overwritten"):
         cc.write_certificates(cc.certify(hard_votes(), 2), tmp_path / "votes", overwrite=True)
     assert len(cc.read_votes(tmp_path / "votes")) == 10
 

@@ -1,6 +1,6 @@
-"""Data, models and tables at URLs: the same bytes as on a disk, whole or not at all, one sentence if not.
+"""Data, models and tables at URLs: the same bytes as on a disk, atomic writes, one sentence per failure.
 
-The store is moto's, a server of this machine that speaks S3; what needs no server lies in fsspec's memory.
+The store is a local S3 server of moto; tests that do not need a server use fsspec's memory.
 """
 
 import json
@@ -39,7 +39,7 @@ HERE = TESTS
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path_factory, monkeypatch):
-    """Where copies are made; none is left there."""
+    """The folder for temporary copies; none may be left in it."""
     folder = tmp_path_factory.mktemp("scratch")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
@@ -56,13 +56,13 @@ def memory():
 
 
 def forget_stores():
-    """They read the environment when they are made."""
+    """Clear fsspec's cache: stores read the environment only when they are created."""
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 @pytest.fixture(scope="module")
 def server():
-    """The address of a store that speaks S3, with an empty bucket."""
+    """The address of an S3 server with an empty bucket."""
     for package in ("s3fs", "moto", "flask", "flask_cors"):
         pytest.importorskip(package, reason=f"a store to test with needs {package}")
     from moto.server import ThreadedMotoServer
@@ -134,7 +134,7 @@ def some_votes(count=10, classes=5, soft=False, **more):
 
 @pytest.fixture
 def photos(tmp_path):
-    """Classes with folders in them, hidden files and files that are no images."""
+    """Classes with nested folders, hidden files and files that are not images."""
     root, rng = tmp_path / "photos", np.random.default_rng(0)
     names = [
         "cat/2.png",
@@ -154,7 +154,7 @@ def photos(tmp_path):
 
 @pytest.fixture(scope="module")
 def clothes(tmp_path_factory):
-    """A few images of the demo's, for its model."""
+    """A few images of the demo, for its model."""
     with np.load(str(files("costcert") / "sample" / "fashion_mnist.npz")) as arrays:
         some = {name: arrays[name][:10] for name in ("images", "labels", "ids")}
         path = tmp_path_factory.mktemp("clothes") / "clothes.npz"
@@ -182,7 +182,7 @@ class TestSpelling:
         assert [str(parent) for parent in url.parents] == ["s3://bucket/a", "s3://bucket"]
         assert pickle.loads(pickle.dumps(url.resolve())) == url
         assert locate("abfs://container@account.dfs.core.windows.net/x").name == "x"
-        with pytest.raises(CostcertError, match="s3://bucket lies in no folder"):
+        with pytest.raises(CostcertError, match="s3://bucket is a bucket and has no parent folder"):
             _ = locate("s3://bucket").parent
 
     @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ class TestSpelling:
 
 
 class TestInMemory:
-    """Everything the library reads and writes, in both kinds of places."""
+    """Everything the library reads and writes, on disk and at a URL."""
 
     @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
     def test_votes_come_back_and_are_the_same_bytes(self, memory, tmp_path, soft):
@@ -278,13 +278,13 @@ class TestInMemory:
         assert there.metadata() == here.metadata()
         assert all(np.array_equal(here.image(row), there.image(row)) for row in range(len(here)))
         assert listed == ["photos"]
-        # Of folders that are splits, the one asked for.
+        # If the folders are splits, the requested one is read.
         upload(photos, memory / "parts" / "val")
         part = cc.parse_dataset("folder:memory://bucket/parts", "val")
         assert (part.ids, part.split) == (here.ids, "val")
 
     def test_a_store_that_loses_an_image_does_not_make_it_a_wrong_one(self, memory, photos):
-        """Corrupt images may be counted as wrong; what was not fetched is no corrupt image."""
+        """Corrupt images may be counted as wrong; an image that was not downloaded is not a corrupt image."""
         upload(photos, memory / "photos")
         data = cc.parse_dataset("folder:memory://bucket/photos")
         (memory / "photos" / "cat" / "2.png").unlink()
@@ -326,7 +326,7 @@ class TestInMemory:
         assert np.array_equal(cc.parse_dataset("idx:memory://bucket/data").images, images)
         with pytest.raises(CostcertError, match=r"did you mean 'npz:memory://bucket/data/x\.npz'"):
             cc.parse_dataset("memory://bucket/data/x.npz")
-        with pytest.raises(CostcertError, match="reads folders of this machine"):
+        with pytest.raises(CostcertError, match="reads local folders only"):
             cc.parse_dataset("torchvision:MNIST@memory://bucket/data")
         with pytest.raises(CostcertError, match="is not there"):
             cc.parse_dataset("npz:memory://bucket/data/y.npz")
@@ -353,11 +353,11 @@ class TestInMemory:
         assert (memory / "tuned.json").is_file()
         costcert("tune", memory / "votes", "--patch", "1", "--k", "1", "--out", memory / "choice")
         assert (memory / "choice" / "tuned.json").read_bytes() == (memory / "tuned.json").read_bytes()
-        # Where the temperature is that of the ballots, the chosen mutants are certified as they were cast.
+        # With the temperature of the ballots, the chosen mutants are certified as they were cast.
         chosen = json.loads((memory / "tuned.json").read_text("utf-8"))
         (tmp_path / "t.json").write_text(json.dumps({**chosen, "soft": {"temperature": 1.0, "best": 3}}))
         (memory / "t.json").put(tmp_path / "t.json")
-        # The cap of these ballots is not the usual one, so no tuned ballots are the same.
+        # The cap of these ballots is not the default, so tuned ballots are never the same.
         refused = CliRunner().invoke(
             app, ["certify", str(memory / "votes"), "-p", "1", "--tuned", str(memory / "t.json")]
         )
@@ -453,7 +453,7 @@ class TestInMemory:
 
 
 class TestInAStore:
-    """S3, as the command line meets it."""
+    """The command line with S3."""
 
     def test_from_images_to_a_report(self, s3, clothes, tmp_path):
         pytest.importorskip("torch", reason="voting needs costcert[models]")
@@ -476,7 +476,7 @@ class TestInAStore:
         said = costcert("check", s3 / "certs", "--votes", s3 / "votes", "--model", f"{s3}/model")
         assert "is as it was written, 3 shards" in said
         assert "all alike" in said
-        # A changed byte is noticed there, too.
+        # A changed byte is detected there, too.
         (s3 / "certs" / "shard-00001.parquet").put(clothes)
         result = CliRunner().invoke(app, ["check", f"{s3}/certs"])
         assert result.exit_code == 1
@@ -577,7 +577,7 @@ class TestTrouble:
             patch.setitem(sys.modules, "s3fs", None)
             assert "needs s3fs: pip install 'costcert[s3]'" in self.ask("s3://bucket/votes")
 
-    def test_nobody_answers(self, monkeypatch):
+    def test_a_server_that_does_not_answer(self, monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
         forget_stores()
@@ -591,7 +591,7 @@ class TestTrouble:
 
     def test_wrong_credentials(self, server):
         def demand(actions):
-            """From now on so many requests are let through without asking who comes."""
+            """Let this many requests pass without credentials; all later ones need them."""
             urllib.request.urlopen(
                 urllib.request.Request(
                     f"{server}/moto-api/reset-auth",

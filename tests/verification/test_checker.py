@@ -1,4 +1,4 @@
-"""The second opinion shares nothing with the first, agrees with it, and lets no changed byte pass."""
+"""The checker shares no code with the library, agrees with it, and detects every changed byte."""
 
 import ast
 import csv
@@ -31,7 +31,7 @@ from costcert.store.votes import VotesFolder
 from costcert.verification import checker as check
 from costcert.verification import digests as chain
 from costcert.votes.voting import vote
-from sealing import manifest_of, seal
+from sealing import classifier_with, resealed
 from strategies import elections, scenes, soft_elections, ties
 from tiny import Tiny, pictures
 
@@ -60,7 +60,7 @@ def test_the_checker_shares_no_code_with_what_it_checks(module):
 
 
 def question_of(votes, **asked):
-    """What certificates of these votes would say they answer."""
+    """The question that certificates of these votes would answer."""
     described = {
         "classifier": votes.classifier.to_json(),
         "image_size": list(votes.image_size),
@@ -114,7 +114,7 @@ def test_it_agrees_with_the_library(election, ties, tau):
 @given(elections(scenes()) | soft_elections(scenes()), ties, st.randoms(use_true_random=False))
 def test_it_agrees_with_the_library_where_mutants_are_uncertain(election, ties, rng):
     votes = election.votes()
-    # Some margins equal epsilon as numbers of 32 bits, and none as one of 64.
+    # Some margins equal epsilon as 32-bit floats, and none as 64-bit floats.
     near = np.float32([[rng.choice([0, 0.1, 0.2]) for _ in row] for row in votes.ballots])
     votes = votes.replace(**{"cuts" if votes.is_soft else "margins": near})
     certificates = cc.certify(votes, election.scene.patch, ties=ties, epsilon=0.1)
@@ -178,7 +178,7 @@ def test_its_known_answers():
 
 
 def test_what_is_too_large_for_it_gets_a_sentence():
-    with pytest.raises(ValueError, match="50,176 mutants are too many for the plain way"):
+    with pytest.raises(ValueError, match="50,176 mutants are too many for this checker"):
         check.touched("blocks:75", "square:32", 224, 224)
     with pytest.raises(ValueError, match="too many sets"):
         check.touched("columns:1", "3*square:1", 1, 80)
@@ -301,16 +301,6 @@ def test_certificates_of_an_archive_can_be_checked(tmp_path, soft):
     assert "digests differ" in costcert(*ask).stdout
 
 
-def resealed(folder, **changes):
-    """Somebody who knows about digests changes a folder."""
-    seal(folder, {**manifest_of(folder), **changes})
-
-
-def asked_of(folders, **changes):
-    """The classifier that certificates are of, but for these changes."""
-    return {**manifest_of(folders / "certs")["classifier"], **changes}
-
-
 def change(path, name, row, by):
     table = pq.read_table(path)
     values = table.column(name).to_pylist()
@@ -331,7 +321,7 @@ def test_a_wrong_certificate_is_named_even_under_right_digests(folders):
     assert says in result.stdout
     assert f"min-k {stored['min_k']}" in result.stdout.split("derived")[-1]
     assert "1 differ" in result.stdout
-    # A library that reads them as they are would not have noticed.
+    # The library itself reads them without an error.
     assert cc.read_certificates(folders / "certs")
 
 
@@ -350,12 +340,12 @@ def test_other_ballots_are_noticed_even_under_right_digests(folders):
 
 
 def test_another_question_is_noticed_even_under_right_digests(folders):
-    resealed(folders / "certs", classifier=asked_of(folders, ties="lowest"))
+    resealed(folders / "certs", classifier=classifier_with(folders / "certs", ties="lowest"))
     result = checked(folders, "--all")
     assert (result.exit_code, "derived rank" in result.stdout) == (1, True)
 
 
-def test_a_stranger_among_the_shards_is_noticed(folders):
+def test_an_unknown_file_among_the_shards_is_noticed(folders):
     (folders / "certs" / "shard-00003.parquet").write_bytes(b"")
     assert "shard-00003.parquet does not belong there" in checked(folders).stdout
 
@@ -445,7 +435,7 @@ def test_an_export_is_checked_as_it_was_asked_for(tmp_path, ending, soft, asked)
     assert made.exit_code == 0, made.output
     ask = ["check", path, "--votes", tmp_path / "votes", "--all"]
     with_options, without = costcert(*ask, *asked), costcert(*ask)
-    # A .csv does not say it, the others do.
+    # A .csv does not record the options, the others do.
     told, untold = (with_options, without) if ending == ".csv" else (without, with_options)
     assert (told.exit_code, "all alike" in told.stdout) == (0, True), told.output
     assert untold.exit_code in (1, 2)
@@ -469,7 +459,7 @@ def test_an_export_of_an_archive_can_be_checked(tmp_path):
     [
         (lambda text: "", "cannot be checked"),
         (lambda text: text.replace("min_k", "maxk", 1), "is damaged"),
-        (lambda text: text[: text.rindex("\n", 0, -1) + 1], "certificates, not 120"),
+        (lambda text: text[: text.rindex("\n", 0, -1) + 1], "certificates, expected 120"),
         (lambda text: text.replace("costcert,square:1,", "costcert,square:1,x", 1), "cannot be checked"),
         (lambda text: text.replace('"costcert"', '"nobody"').replace("costcert,", "nobody,"), "nobody"),
         (lambda text: text + "a,b\n", "cannot be checked"),
@@ -499,7 +489,7 @@ def test_old_folders_certify_and_are_said_to_have_no_digests(folders, tmp_path):
     unsealed(folders / "votes")
     again = costcert("certify", folders / "votes", "-p", "1,2", "-o", tmp_path / "again")
     assert again.exit_code == 0, again.output
-    # The digest of votes is the same, noted or not.
+    # The digest of votes is the same, recorded or not.
     assert (tmp_path / "again" / "manifest.json").read_bytes() == before
     result = checked(folders)
     assert (result.exit_code, "votes has none; it was made by an older version" in result.stdout) == (0, True)
@@ -519,9 +509,9 @@ def test_a_second_run_seals_what_it_completes_and_keeps_other_digests(folders):
     cc.write_votes(some_votes(), folders / "votes", shard_size=5)
     assert (manifest.read_bytes(), manifest.stat().st_mtime_ns) == (before, when)
     (folders / "votes" / "shard-00001.parquet").unlink()
-    # Damage elsewhere is not taken for what was written.
+    # The second run does not adopt damaged shards as its own.
     change(folders / "votes" / "shard-00000.parquet", "truth", 1, lambda truth: (truth + 1) % 4)
-    with pytest.raises(CostcertError, match=r"shard-00000.parquet holds something else"):
+    with pytest.raises(CostcertError, match=r"shard-00000.parquet differs from what is to be written"):
         cc.write_votes(some_votes(), folders / "votes", shard_size=5)
     assert "shards are missing" in checked(folders).stderr
     cc.write_votes(some_votes(), folders / "votes", shard_size=5, overwrite=True)
@@ -557,11 +547,11 @@ def test_a_probe_added_later_leaves_a_sealed_folder_sealed(tmp_path):
         (
             lambda f: resealed(f / "certs", defenders=["nobody"] * 5),
             [],
-            "not one certificate for each defender and patch",
+            "expected one certificate per defender and patch",
         ),
-        (lambda f: resealed(f / "certs", defenders="all"), [], "not one certificate for each"),
+        (lambda f: resealed(f / "certs", defenders="all"), [], "expected one certificate per defender"),
         (
-            lambda f: resealed(f / "certs", classifier=asked_of(f, ablation="columns:3")),
+            lambda f: resealed(f / "certs", classifier=classifier_with(f / "certs", ablation="columns:3")),
             [],
             "columns:3 is certified, but mutants of columns:2 voted",
         ),
@@ -611,7 +601,7 @@ def test_every_byte_of_a_manifest_counts(folders):
         assert not passes(folders, votes=None)
 
 
-# The same bytes, whoever computes them.
+# The same bytes, however they are computed.
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -644,9 +634,9 @@ def test_one_core_and_two_write_the_same_bytes(tmp_path):
 
 
 class Noisy(Tiny):
-    """All mutants vote for label 1, but the last one hangs between 0 and 1.
+    """All mutants vote for label 1, but the last one is nearly tied between 0 and 1.
 
-    The first logit rises a little with the number of mutants that are asked for at once.
+    The first logit rises a little with the number of mutants that are evaluated at once.
     """
 
     def logits(self, images, regions):
@@ -657,7 +647,7 @@ class Noisy(Tiny):
 
 
 def test_an_uncertain_mutant_changes_a_certificate_and_epsilon_covers_it():
-    """Asked one image at a time and eight at once, one mutant votes otherwise and a certificate is lost.
+    """Evaluated one image at a time, one mutant votes otherwise than with eight, and a certificate is lost.
 
     Certificates that count this mutant as touched hold for both.
     """
@@ -700,7 +690,7 @@ def test_the_same_network_votes_the_same_again(sample_votes):
     result = checked(folder, "--model", model, "--data", "sample", "--replay", 5)
     assert result.exit_code == 0, result.output
     assert "has those that voted" in result.stdout
-    assert "Replay: 140 mutants of 5 images evaluated again; 0 of them say" in result.stdout
+    assert "Replay: 140 mutants of 5 images evaluated again; 0 of them differ" in result.stdout
 
 
 def test_ballots_that_the_network_never_cast_are_noticed(sample_votes, tmp_path):
@@ -710,10 +700,10 @@ def test_ballots_that_the_network_never_cast_are_noticed(sample_votes, tmp_path)
     cc.write_votes(votes.replace(ballots=forged), tmp_path / "votes")
     made = costcert("certify", tmp_path / "votes", "-p", "2", "-o", tmp_path / "certs")
     assert made.exit_code == 0, made.output
-    # Its certificates follow from its ballots; only the network tells that these are not its ballots.
+    # The certificates follow from the ballots; only the replay detects that the network did not cast them.
     result = checked(tmp_path, "--model", model, "--data", "sample", "--replay", 4)
     assert result.exit_code == 1
-    assert "0 of them say something else" in result.stdout
+    assert "0 of them differ, but" in result.stdout
     assert result.stdout.count("mutant 3: voted") == 4
 
 
@@ -737,7 +727,7 @@ def test_other_weights_are_noticed(sample_votes, tmp_path):
 
 @pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (64, 1), (64, 2)])
 def test_ballots_of_a_real_network_flip_within_the_probe_or_not_at_all(sample_votes, batch_size, threads):
-    """What is asserted is about labels. Margins may well move by more than a probe of a few mutants saw."""
+    """Only labels are compared: margins may move by more than a probe of a few mutants measured."""
     import torch
 
     folder, model = sample_votes
@@ -759,13 +749,13 @@ def test_ballots_of_a_real_network_flip_within_the_probe_or_not_at_all(sample_vo
 
 
 def test_kept_regions_mean_the_same_to_both():
-    """One look at the pixels of a wrapping mutant, by hand."""
+    """The pixels of a wrapping mutant, by hand."""
     assert check.mutants("columns:3", 2, 5)[4] == (0, 2, 4, 3)
     assert Segment(4, 3).pixels(5).tolist() == [True, True, False, False, True]
     assert check.touched("columns:3", "square:1", 2, 5) == [0b00111 << 0, 0b01110, 0b10011, 0b11001, 0b11100]
 
 
-def test_defenders_of_the_house_are_all_checked():
+def test_builtin_defenders_are_all_checked():
     from costcert.defenders import BUILTIN
 
     assert set(BUILTIN) == set(HARD)

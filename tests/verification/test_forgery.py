@@ -1,8 +1,8 @@
-"""Whoever may write to a folder can seal it again. Everything that a forger could change is tried here.
+"""A forger who can write to a folder can seal it again. Everything that a forger could change is tried here.
 
-Certificates alone: `check --votes` derives them again from the votes, and takes no word of theirs for what
-the votes are. Votes, with certificates that follow from them: `check --replay` asks the model about the
-images, and takes no word of the votes for what excuses a difference. docs/soundness.md has the list.
+Certificates alone: `check --votes` derives them again from the votes, which alone describe themselves. Votes,
+with certificates that follow from them: `check --replay` evaluates the model on the images again, and excuses
+a difference only by its own measurements. docs/soundness.md has the list.
 """
 
 import re
@@ -22,7 +22,7 @@ from sealing import manifest_of, seal
 
 DOCUMENT = ROOT / "docs" / "soundness.md"
 IMAGES = 6
-# What a run says of itself for people; no certificate depends on it.
+# Recorded for information only; no certificate depends on it.
 FOR_PEOPLE = {
     "certificates": ("costcert",),
     "votes": (
@@ -43,7 +43,7 @@ def costcert(*args):
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
-    """Soft votes of the network that comes with the package, and certificates of them; all is well."""
+    """Soft votes of the bundled network, and certificates of them, without any forgery."""
     torch = pytest.importorskip("torch", reason="the sample's network needs costcert[models]")
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("honest")
@@ -81,7 +81,7 @@ def folder(honest, tmp_path):
 
 
 def leaves(content, path=()):
-    """Every place of a manifest that holds a value, as a path of keys."""
+    """Every value of a manifest, as a path of keys."""
     if isinstance(content, dict) and content:
         for key, value in content.items():
             yield from leaves(value, (*path, key))
@@ -90,7 +90,7 @@ def leaves(content, path=()):
 
 
 def others(value):
-    """Values that a forger might put in the place of this one."""
+    """Values that a forger might replace this one by."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int | float):
@@ -134,7 +134,7 @@ def is_for_people(path, kind):
 
 
 def test_every_field_of_certificates(folder):
-    """A changed field is noticed, or the certificates are right answers to the changed question."""
+    """A changed field is detected, or the certificates are correct for the changed question."""
     honest, stored = manifest_of(folder / "certs"), cc.read_certificates(folder / "certs")
     votes = cc.read_votes(folder / "votes")
     tried = accepted = 0
@@ -163,7 +163,7 @@ def test_a_tau_that_is_none(folder, tau):
 
 
 def test_a_cap_that_the_votes_do_not_have(folder):
-    """A smaller cap takes units from the attacker; the digest that would tell is taken away, too."""
+    """A smaller cap takes units from the attacker; the digest that would detect it is removed, too."""
     content = manifest_of(folder / "certs")
     for digest in (content["votes_digest"], None):
         forged = changed(content, ("classifier", "soft", "cap"), 40000)
@@ -204,7 +204,7 @@ def test_a_cap_that_an_archive_does_not_have(tmp_path):
 
 
 def rewrite(path, **columns):
-    """A shard in which these columns are what a function makes of them."""
+    """Rewrite columns of a shard by functions."""
     table = pq.read_table(path)
     for name, by in columns.items():
         values = pa.array(by(table.column(name).to_pylist()), table.schema.field(name).type)
@@ -264,7 +264,7 @@ def test_swapped_and_repeated_shards(folder):
 
 
 def certified_anew(folder):
-    """Certificates that follow from the votes as they are now, if anything makes them."""
+    """Certify the current votes again; whether that worked."""
     shutil.rmtree(folder / "certs")
     made = costcert("certify", folder / "votes", "-p", "2", "-o", folder / "certs")
     return made.exit_code == 0
@@ -349,7 +349,7 @@ def test_order_and_number_of_votes(folder, images):
     votes = cc.read_votes(folder / "votes").take(images)
     names = [f"{name}" for name in votes.image_ids]
     if len(set(names)) < len(names):
-        # Twice in one shard is refused when it is written; in two shards it takes a forger.
+        # Writing an image twice in one shard is refused; in two shards it needs a forgery.
         cc.write_votes(
             votes.replace(image_ids=[*names[:-1], "again"]), folder / "votes", shard_size=4, overwrite=True
         )
@@ -373,7 +373,7 @@ def test_an_image_in_two_shards_is_noticed(folder):
 
 
 def test_honest_adaptive_votes_are_found_honest(tmp_path):
-    """Mutants that were never evaluated say nothing, and are not held against anybody."""
+    """Mutants that were never evaluated are not compared."""
     pytest.importorskip("torch", reason="the sample's network needs costcert[models]")
     ask = ["--model", MODEL, "--data", "sample", "--limit", IMAGES, "--adaptive", "--patch", "2", "--k", "1"]
     assert costcert("vote", *ask, "--out", tmp_path / "votes").exit_code == 0
@@ -381,7 +381,7 @@ def test_honest_adaptive_votes_are_found_honest(tmp_path):
     assert certified_anew_at(tmp_path)
     result = replayed(tmp_path)
     assert result.exit_code == 0, result.output
-    # Declared as cast, they are.
+    # If they are marked as known, they are compared.
     votes = cc.read_votes(tmp_path / "votes")
     cc.write_votes(votes.replace(known=None), tmp_path / "votes", overwrite=True)
     assert certified_anew(tmp_path)
@@ -395,7 +395,7 @@ def certified_anew_at(folder):
 
 
 def test_the_document_lists_every_field(honest):
-    """What a forger could change, and what notices it, field by field and column by column."""
+    """docs/soundness.md lists every field and column that a forger could change."""
     text = DOCUMENT.read_text()
     text = text[text.index("## What a forger could change") :]
     listed = set(re.findall(r"`([\w.]+)`", text))

@@ -1,1 +1,1 @@
-"""Stickers of real pixels: how near an attacker with the whole model in his hands comes to the bound."""
+"""Patches of real pixels: how close a white-box attack comes to the certified bound."""

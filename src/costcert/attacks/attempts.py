@@ -1,4 +1,4 @@
-"""One sticker on one image, and the simplest way to make some: random pixels."""
+"""One patch on one image, and the simplest attack: random pixels."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from costcert.votes.table import Votes
 
 @dataclass(eq=False)
 class Attempt:
-    """One patch on one image: what it starts from, and the best it has come to.
+    """One patch on one image: the pixels it starts from, and the best ones so far.
 
     Args:
         image: its row among the images.
-        by_votes: which objective.
-        start: [H, W, C], the image as it is first shown; only what the patch covers of it may differ.
-        pixels: the best so far.
-        position: of the true label on these.
-        short: the votes that are missing, softly counted.
+        start: [H, W, C], the image with the initial patch; outside of the patch it is the clean image.
+        by_votes: the objective: votes, or else ballots (see `optimizer`).
+        pixels: the best image so far.
+        position: of the true label in the prediction for `pixels`.
+        short: the votes that the attack still lacks, in a soft count.
     """
 
     image: int
@@ -38,24 +38,24 @@ class Attempt:
 
 
 def noisy(image: Pixels, placements: Placements, placement: Placement, rng: np.random.Generator) -> Pixels:
-    """The image with random pixels where the patch lies."""
+    """The image with random pixels under the patch."""
     noise = rng.integers(0, 256, image.shape, dtype=np.uint8)
     return np.where(placements.pixels(placement.places)[..., None], noise, image)
 
 
 def judged(
-    judge: Judge, placements: Placements, votes: Votes, image: int, placement: Placement, pictures: Pixels
+    judge: Judge, placements: Placements, votes: Votes, image: int, placement: Placement, patched: Pixels
 ) -> list[Attempt]:
-    """Attempts [R, H, W, C] at one placement of one image, judged by evaluating the touched mutants alone."""
+    """Patched versions [R, H, W, C] of one image, judged by evaluating only the touched mutants."""
     regions = [placements.regions[mutant] for mutant in placement.touched.tolist()]
-    count = len(pictures)
-    said = ballots_of(judge.model.logits(pictures, regions), judge.soft)
+    count = len(patched)
+    ballots = ballots_of(judge.model.logits(patched, regions), judge.soft)
     rows = np.repeat(np.arange(count), len(regions)).reshape(count, -1)
-    changed = rewritten(votes, np.full(count, image), rows, np.tile(placement.touched, (count, 1)), said)
+    changed = rewritten(votes, np.full(count, image), rows, np.tile(placement.touched, (count, 1)), ballots)
     positions = judge.positions(changed).tolist()
     return [
         Attempt(image, placement, shown, pixels=shown, position=position)
-        for shown, position in zip(pictures, positions, strict=True)
+        for shown, position in zip(patched, positions, strict=True)
     ]
 
 
@@ -69,13 +69,13 @@ def random_patches(
     count: int,
     rng: np.random.Generator,
 ) -> Attempt | None:
-    """The best of `count` patches of random pixels, shared out among the candidates."""
+    """The best of `count` patches of random pixels, distributed over the candidates."""
     best: Attempt | None = None
     for number, placement in enumerate(candidates):
         share = count // len(candidates) + (number < count % len(candidates))
         if share == 0:
             break
-        pictures = np.stack([noisy(pixels, placements, placement, rng) for _ in range(share)])
-        for attempt in judged(judge, placements, votes, image, placement, pictures):
+        patched = np.stack([noisy(pixels, placements, placement, rng) for _ in range(share)])
+        for attempt in judged(judge, placements, votes, image, placement, patched):
             best = attempt if attempt.better_than(best) else best
     return best

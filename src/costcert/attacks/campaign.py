@@ -1,4 +1,4 @@
-"""Attacks a data set, shard by shard; a second run goes on where the first was stopped."""
+"""Attacks a dataset shard by shard; a second run continues where the first was stopped."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from costcert.votes.table import Votes
 if TYPE_CHECKING:
     from costcert.attacks.universal import UniversalPatch
 
-# Called with the images that are done and all images.
+# Called with the number of images done and the number of all images.
 Progress = Callable[[int, int], None]
 
 _IMAGES_PER_SHARD = 16
-# Images that a universal patch is made on, at most.
-_SHARED_BY = 256
+# The most images that a universal patch is optimised on.
+_UNIVERSAL_IMAGES = 256
 
 
 def attack(
@@ -63,14 +63,14 @@ def attack(
     """Try to push the true label of every image out of the top k with a patch of real pixels.
 
     Args:
-        out: a folder for patched images and what they do; one that was begun is continued.
-        ablation: what each mutant keeps; by default what the model was trained to see.
-        classifier: the whole classifier, as a run has it, in place of ablation, defender and soft.
-        universal: also one patch for all images, `fixed` at one place or stuck at `random` ones.
-        progress: told how many images are done, of how many.
+        out: a folder for patched images and results; an unfinished one is continued.
+        ablation: what each mutant keeps; by default the ablation that the model was trained on.
+        classifier: the complete classifier of a run, in place of ablation, defender and soft.
+        universal: also make one patch for all images, at one `fixed` position or tried at `random` ones.
+        progress: called with the number of images done and the number of all images.
 
     Raises:
-        FalseCertificateError: an attack did what was proved to be impossible; the evidence is in `out`.
+        FalseCertificateError: an attack succeeded on a certified image; the evidence is in `out`.
     """
     campaign = Campaign(
         model,
@@ -99,7 +99,7 @@ def attack(
 
 
 class Campaign:
-    """An attack on a data set, whoever makes its shards. The arguments are those of `attack`."""
+    """An attack on a dataset, whose shards any process may make. The arguments are those of `attack`."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Campaign:
         wanted = concrete(patch, model.image_size)
         if positive_int(k, "k") >= model.num_classes:
             raise CostcertError(
-                f"the model tells {model.num_classes} classes apart, so no label can leave a top {k}: "
+                f"the model has {model.num_classes} classes, so no label can leave the top {k}: "
                 f"take a k of at most {model.num_classes - 1}"
             )
         if universal not in (None, "fixed", "random"):
@@ -129,7 +129,7 @@ class Campaign:
         classifier = self.judge.classifier
         self.placements = Placements(classifier.ablation, wanted, model.image_size)
         self.provenance: dict[str, Any] = {
-            # It also sees to it that a label means the same to the model and to the data.
+            # The collector also checks that labels mean the same to the model and in the data.
             **VoteCollector(model, dataset, classifier.ablation, soft=classifier.soft).provenance(),
             "classifier": classifier.to_json(),
             "patch": str(wanted),
@@ -140,7 +140,7 @@ class Campaign:
         }
 
     def begin(self, shard_size: int | None) -> None:
-        """The folder, or one to go on with if what is there is of the same run."""
+        """Begin the folder, or continue one of the same run."""
         size = self._shard_size(shard_size)
         if self.effort.steps or self.universal:
             self._refuse_without_gradients()
@@ -150,7 +150,7 @@ class Campaign:
         refuse_evidence(self.folder)
 
     def share(self) -> None:
-        """Make what all shards share, the universal patch, unless it is there."""
+        """Make the universal patch, which all shards share, unless it exists."""
         if not self.is_shared():
             self._universal_patch().save(self.folder)
 
@@ -158,7 +158,7 @@ class Campaign:
         return self.universal is None or (self.folder / UNIVERSAL).exists()
 
     def missing(self) -> list[int]:
-        """Shards that are not there yet."""
+        """Numbers of the shards that are not written yet."""
         refuse_evidence(self.folder)
         return missing_shards(self.folder, len(self._ranges))
 
@@ -166,9 +166,9 @@ class Campaign:
         return len(self._ranges[number])
 
     def make(self, number: int) -> None:
-        """Attack the images of this shard, and write what was found."""
+        """Attack the images of this shard and write the results."""
         rows = self._ranges[number]
-        clean, votes = self._asked(rows)
+        clean, votes = self._pixels_and_votes(rows)
         rngs = [self._rng(name) for name in votes.image_ids]
         shard = Shard(self.judge, self.placements, self.k, self.effort, clean, votes, rngs)
         inspector = Inspector(
@@ -177,12 +177,12 @@ class Campaign:
         shard.attacked(inspector, self._shared).write(self.folder, number)
 
     def seal(self, made: Sequence[int]) -> None:
-        """Sum up a complete folder."""
+        """Write the summary of a complete folder."""
         summary = self.results(pixels=False).summary(self.k)
         write_json(self.folder / SUMMARY, {**summary, **self.provenance})
 
     def results(self, *, pixels: bool = True) -> AttackResults:
-        """What a complete folder holds."""
+        """The results of a complete folder."""
         return AttackResults.joined(
             [
                 AttackResults.read(self.folder, n, len(rows), pixels=pixels)
@@ -192,34 +192,34 @@ class Campaign:
 
     @cached_property
     def _ranges(self) -> list[range]:
-        """Which images each shard holds, as the manifest has it."""
+        """The images of each shard, by the shard size in the manifest."""
         return shard_ranges(self.num_images, self._shard_size(None))
 
-    def _shard_size(self, asked: int | None) -> int:
-        """As asked, or as the run that is to be continued has it."""
-        if asked is None and (self.folder / MANIFEST).is_file():
+    def _shard_size(self, requested: int | None) -> int:
+        """The requested shard size, or that of the run that is continued."""
+        if requested is None and (self.folder / MANIFEST).is_file():
             manifest = read_sealed(self.folder, "attack", VERSION).content
             return positive(manifest, "shard_size", str(self.folder / MANIFEST))
-        return positive_int(_IMAGES_PER_SHARD if asked is None else asked, "the shard size")
+        return positive_int(_IMAGES_PER_SHARD if requested is None else requested, "the shard size")
 
     def _refuse_without_gradients(self) -> None:
-        """Before anything is written: one step with one image."""
+        """Take one step on one image, to refuse a model without gradients before anything is written."""
         from costcert.attacks.optimizer import PatchOptimizer
 
-        clean, votes = self._asked(range(1))
+        clean, votes = self._pixels_and_votes(range(1))
         optimizer = PatchOptimizer(self.judge, self.placements, clean, votes, self.k)
         candidates = best_placements(votes, 0, self.placements, self.k, 1, np.random.default_rng(0))
         optimizer.optimize([Attempt(0, placement, clean[0]) for placement in candidates], 1)
 
-    def _asked(self, rows: range) -> tuple[Pixels, Votes]:
-        """Whole pixels of these images, and their votes."""
+    def _pixels_and_votes(self, rows: range) -> tuple[Pixels, Votes]:
+        """The uint8 pixels of these images at the model's input, and their votes."""
         pixels = [self.judge.model.prepare(self.dataset.image(row)) for row in rows]
         clean = np.stack(pixels)
         votes = self.judge.votes(clean, self.dataset.labels[rows.start : rows.stop])
         return clean, votes.replace(image_ids=self.dataset.ids[rows.start : rows.stop])
 
     def _rng(self, name: str) -> np.random.Generator:
-        """Chance that depends on the seed and the image alone, not on the shard it is in."""
+        """A generator that depends only on the seed and the image, not on the image's shard."""
         return np.random.default_rng(list(hashlib.sha256(f"{self.seed}/{name}".encode()).digest()))
 
     @cached_property
@@ -232,10 +232,10 @@ class Campaign:
         from costcert.attacks.optimizer import PatchOptimizer
         from costcert.attacks.universal import universal_patch
 
-        clean, votes = self._asked(range(min(self.num_images, _SHARED_BY)))
-        # Where the label is certified or lost already there is nothing to learn.
-        fought_over = (self.judge.positions(votes) <= self.k) & (self.judge.certified(votes) > self.k)
-        images = np.flatnonzero(fought_over if fought_over.any() else np.ones(len(votes)))
+        clean, votes = self._pixels_and_votes(range(min(self.num_images, _UNIVERSAL_IMAGES)))
+        # Images whose label is certified, or wrong already, cannot improve the patch.
+        useful = (self.judge.positions(votes) <= self.k) & (self.judge.certified(votes) > self.k)
+        images = np.flatnonzero(useful if useful.any() else np.ones(len(votes)))
         optimizer = PatchOptimizer(self.judge, self.placements, clean, votes, self.k)
         steps = max(1, self.effort.steps)
         return universal_patch(optimizer, str(self.universal), images, steps, self._rng("universal"))

@@ -1,4 +1,4 @@
-"""How hard an attacker tries."""
+"""The effort of an attack."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from costcert.geometry.sizes import positive_int
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to try.
+    """The effort of an attack per image.
 
     Args:
-        places: where the patch is tried on each image: the worst places by price, and as many by chance. Each
-            gets a short run, of a fifth of the steps.
-        restarts: full runs at the best of them, objectives taking turns.
-        steps: of each run; none means random pixels only.
-        random: patches of random pixels for each image.
-        thorough: as hard on certified images, where nothing can be found, as on the others; otherwise they
-            get one place, one random patch and one short run there, as a check on the proof.
+        places: positions at which the patch is tried: half of them the worst by price, half at random. Each
+            gets a short run, with a fifth of the steps.
+        restarts: full runs at the best of these positions, with alternating objectives.
+        steps: gradient steps of a full run; 0 means random pixels only.
+        random: patches of random pixels.
+        thorough: spend the same effort on certified images, where nothing can be found; otherwise they get
+            one position, one random patch and one short run, as a check of the proof.
     """
 
     places: int = 32
@@ -34,7 +34,7 @@ class Effort:
         positive_int(self.random, "the number of random patches", at_least=0)
 
     def on_certified(self) -> Effort:
-        """What is spent where nothing can be found."""
+        """The effort for certified images."""
         if self.thorough:
             return self
         return replace(self, places=1, restarts=0, random=min(self.random, 1))

@@ -1,4 +1,4 @@
-"""Every claim is checked from scratch, and a certificate that does not hold leaves all there is to know."""
+"""Verifies every success of an attack from scratch, and saves the evidence of a false certificate."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from costcert.store.files import atomic_write, write_json
 from costcert.store.locations import Location
 from costcert.votes.table import Votes
 
-FOLDER, CASE = "evidence", "evidence.json"
+FOLDER, RECORD = "evidence", "evidence.json"
 
 
 class FalseCertificateError(CostcertError):
-    """What was proved is not so: a fault in this package, in the model's views or in the machine."""
+    """A certificate does not hold: a bug in this package or in the model's views, or a hardware fault."""
 
 
 def refuse_evidence(folder: Location) -> None:
-    """Where a false certificate was found nothing goes on, whoever found it."""
+    """Raise if any process has found a false certificate in this folder."""
     evidence = folder / FOLDER
-    cases: list[Location] = [*evidence.iterdir()] if evidence.is_dir() else []
-    for case in sorted(cases, key=str):
-        if (case / CASE).is_file():
+    images: list[Location] = [*evidence.iterdir()] if evidence.is_dir() else []
+    for image in sorted(images, key=str):
+        if (image / RECORD).is_file():
             raise FalseCertificateError(
-                f"a certificate proved to be false, the evidence is in {case}: please report it; "
-                "nothing goes on in this folder until that is removed"
+                f"a certificate is false, the evidence is in {image}: please report it; "
+                "this folder is not continued until the evidence is removed"
             )
 
 
 class Inspector:
-    """Checks attempts on some images against what was certified of them.
+    """Compares attempts on some images with their certificates.
 
     Args:
         clean, votes: the images, and their votes.
-        min_k: what is certified: the true label stays in the top `min_k`.
-        folder: for evidence.
-        provenance: how the attack was run, model and all.
+        min_k: the certificates: the true label stays in the top `min_k`.
+        folder: where evidence is saved.
+        provenance: how the attack was run, with its model, data and options.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Inspector:
         self.folder, self.provenance = folder, provenance
 
     def verify(self, attempts: Sequence[Attempt | None]) -> tuple[Pixels, Votes, Positions]:
-        """For one attempt an image: whole pixels, the votes of all their mutants, and the positions.
+        """For one attempt per image: uint8 pixels, the votes of all mutants, and the true label's positions.
 
-        The images are asked in the same order and number as the clean ones, so that a mutant that keeps
-        none of the patch goes through the very same arithmetic and must say the very same.
+        The images are evaluated in the same order and number as the clean ones, so that a mutant that does
+        not keep a pixel of the patch goes through the same arithmetic and must cast the same ballot.
         """
         patched = self.clean.copy()
         touched = np.zeros(self.votes.ballots.shape, dtype=np.bool_)
@@ -76,24 +76,25 @@ class Inspector:
                 touched[row, self.placements.touched(attempt.placement.places)] = True
         after = self.judge.votes(patched, self.votes.truth)
         positions = self.judge.positions(after)
-        strayed = differing(self.votes, after) & ~touched
-        failed = strayed.any(axis=1) | (positions > self.min_k)
+        # Mutants that changed their ballots although the patch does not touch them.
+        leaking = differing(self.votes, after) & ~touched
+        failed = leaking.any(axis=1) | (positions > self.min_k)
         for row in np.flatnonzero(failed).tolist():
-            self._save(row, attempts[row], patched[row], after, int(positions[row]), strayed[row])
+            self._save(row, attempts[row], patched[row], after, int(positions[row]), leaking[row])
         if failed.any():
             row = int(np.flatnonzero(failed)[0])
             raise FalseCertificateError(
-                self._sentence(row, int(positions[row]), strayed[row])
+                self._sentence(row, int(positions[row]), leaking[row])
                 + f"; the evidence on {failed.sum()} image{'s' if failed.sum() > 1 else ''} is in "
                 f"{self.folder / FOLDER}: please report it"
             )
         return patched, after, positions
 
-    def _sentence(self, row: int, position: int, strayed: npt.NDArray[np.bool_]) -> str:
+    def _sentence(self, row: int, position: int, leaking: npt.NDArray[np.bool_]) -> str:
         name = self.votes.image_ids[row]
-        if strayed.any():
+        if leaking.any():
             return (
-                f"mutants {', '.join(map(str, np.flatnonzero(strayed)))} of image {name} changed their "
+                f"mutants {', '.join(map(str, np.flatnonzero(leaking)))} of image {name} changed their "
                 f"ballots although {self.judge.patch} does not touch them, so no certificate of this model "
                 "holds"
             )
@@ -109,7 +110,7 @@ class Inspector:
         patched: Pixels,
         after: Votes,
         position: int,
-        strayed: npt.NDArray[np.bool_],
+        leaking: npt.NDArray[np.bool_],
     ) -> None:
         folder = self.folder / FOLDER / f"image-{_safe(str(self.votes.image_ids[row]))}"
         before, now = self.votes.take([row]), after.take([row])
@@ -126,12 +127,12 @@ class Inspector:
             np.savez_compressed(file, allow_pickle=False, **arrays)
         places = () if attempt is None else attempt.placement.places
         content = {
-            "what": self._sentence(row, position, strayed),
+            "what": self._sentence(row, position, leaking),
             "image": str(self.votes.image_ids[row]),
             "truth": int(self.votes.truth[row]),
             "places": [list(place) for place in places],
             "touched": self.placements.touched(places).tolist(),
-            "changed_though_untouched": np.flatnonzero(strayed).tolist(),
+            "changed_though_untouched": np.flatnonzero(leaking).tolist(),
             "certificate": {
                 "classifier": self.judge.classifier.to_json(),
                 "patch": str(self.judge.patch),
@@ -144,9 +145,9 @@ class Inspector:
             "scores_after": self.judge.deployed.scores(now)[0].tolist(),
             "run": dict(self.provenance),
         }
-        write_json(folder / CASE, content)
+        write_json(folder / RECORD, content)
 
 
 def _safe(name: str) -> str:
-    """An image's id as the name of a folder."""
-    return "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in name)[-100:]
+    """An image's id, made safe for a folder name."""
+    return "".join(char if char.isalnum() or char in "-_." else "_" for char in name)[-100:]

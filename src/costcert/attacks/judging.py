@@ -1,4 +1,4 @@
-"""From whole pixels to the position of the true label, by the code that is deployed."""
+"""From uint8 pixels to the position of the true label, by the deployed prediction code."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Positions = npt.NDArray[np.int64]
 
 
 class Judge:
-    """A deployed classifier, asked about pixels at the model's input, where patches are counted.
+    """A deployed classifier that takes pixels of the model's input, in which patches are measured.
 
     Args:
-        patch: what it is attacked and certified with.
+        patch: the patch of the attack and of the certificates.
     """
 
     def __init__(self, model: Classifier, classifier: Defence, patch: OnePatch | Several) -> None:
@@ -38,23 +38,23 @@ class Judge:
         return self.classifier.soft
 
     def votes(self, pixels: Pixels, truth: npt.NDArray[Any]) -> Votes:
-        """All mutants of these images, asked from scratch."""
+        """Evaluate all mutants of these images."""
         return self.deployed.votes(list(pixels), truth)
 
     def positions(self, votes: Votes) -> Positions:
-        """[N], where the true label stands in the prediction."""
+        """[N], the position of the true label in the prediction."""
         listed = self.deployed.ranked(votes, votes.num_classes)
         positions: Positions = np.argmax(listed == votes.truth[:, None], axis=1) + 1
         return positions
 
     def certified(self, votes: Votes) -> Positions:
-        """[N], min-k with ties as the prediction breaks them: where the label may end at worst."""
+        """[N], min-k with ties broken as in the prediction: the worst position the true label can reach."""
         found = self.deployed.certify_votes(votes, self.patch, ties="lowest")
         return found.min_k(self.deployed.defender.name, self.patch)
 
 
 class _Prepared(Classifier):
-    """A classifier whose pictures are its input already."""
+    """A classifier whose images are at input size already, so that `prepare` does not resize."""
 
     def __init__(self, model: Classifier) -> None:
         self._model = model
@@ -74,25 +74,25 @@ class _Prepared(Classifier):
 
 
 def rewritten(
-    votes: Votes, images: npt.NDArray[Any], rows: npt.NDArray[Any], mutants: npt.NDArray[Any], said: Ballots
+    votes: Votes, images: npt.NDArray[Any], rows: npt.NDArray[Any], mutants: npt.NDArray[Any], new: Ballots
 ) -> Votes:
-    """The votes of these images with some ballots replaced: `mutants[m]` of row `rows[m]` says `said[m]`."""
+    """The votes of these images with some ballots replaced: `mutants[m]` of row `rows[m]` casts `new[m]`."""
     part = votes.take(images)
     ballots = part.ballots.copy()
-    ballots[rows, mutants] = said.labels
-    # An image may be tried more than once, so ids are counted anew; what was measured is of other ballots.
+    ballots[rows, mutants] = new.labels
+    # An image may occur more than once, so ids are made again; margins and cuts were those of other ballots.
     changes: dict[str, Any] = {"ballots": ballots, "image_ids": None, "margins": None, "cuts": None}
     if part.labels is not None and part.units is not None:
         labels, units = part.labels.copy(), part.units.copy()
-        assert said.soft_labels is not None
-        assert said.soft_units is not None
-        labels[rows, mutants], units[rows, mutants] = said.soft_labels, said.soft_units
+        assert new.soft_labels is not None
+        assert new.soft_units is not None
+        labels[rows, mutants], units[rows, mutants] = new.soft_labels, new.soft_units
         changes |= {"labels": labels, "units": units}
     return part.replace(**changes)
 
 
 def differing(before: Votes, after: Votes) -> npt.NDArray[np.bool_]:
-    """[N, B], mutants that do not say the very same, to the last unit."""
+    """[N, B], mutants whose ballots differ, by as little as one unit."""
     differs: npt.NDArray[np.bool_] = before.ballots != after.ballots
     for mine, theirs in ((before.labels, after.labels), (before.units, after.units)):
         if mine is not None and theirs is not None:

@@ -1,10 +1,10 @@
-"""Pixels that make touched mutants vote as the attacker likes: gradient steps through those mutants alone.
+"""Optimises the pixels of a patch by gradient steps through the touched mutants only.
 
-A step moves every pixel of a patch by the sign of its gradient, and the pixels are rounded before a network
-sees them, so what is judged on the way is what would be printed. Two objectives take turns:
+A step moves every pixel of a patch by the sign of its gradient. Pixels are rounded before the network sees
+them, so every intermediate result is judged on uint8 pixels. There are two objectives:
 
-- `ballots`: each touched mutant prefers the rival that the placement wants from it, by a margin;
-- `votes`: the k rivals that are ahead, whoever they are, overtake the true label in a soft count of votes.
+- `ballots`: each touched mutant prefers the rival that the placement assigns to it, by a margin;
+- `votes`: the k leading rivals, whichever they are, overtake the true label in a soft count of votes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from costcert.models.classifier import Pixels, ballots_of
 from costcert.models.torch_classifier import TorchClassifier
 from costcert.votes.table import Votes
 
-# Pixels of mutants that are differentiated at once, and mutants at most.
+# Pixels of mutants in one backward pass, and the most mutants.
 _SHOWN_AT_ONCE = {"cpu": 1 << 18, "mps": 1 << 21, "cuda": 1 << 23}
 _MOST_AT_ONCE = {"cpu": 512, "mps": 1024, "cuda": 4096}
-# Grey levels a pixel moves in the first step, and in the last.
+# Grey levels by which a pixel moves in the first step and in the last.
 _FIRST_STEP, _LAST_STEP = 128.0, 8.0
-# How much of the last direction is kept.
 _MOMENTUM = 0.6
-# Logits by which a wanted rival should win a mutant; votes by which it should win the count.
+# Margins of the two objectives: in logits of a mutant, and in votes of the count.
 _LOGITS_AHEAD, _VOTES_AHEAD = 1.0, 0.5
-# Softness of the count that stands in for hard ballots, which have no gradient.
+# Temperature of the softmax that replaces hard ballots, which have no gradient.
 _HARD_TEMPERATURE = 0.5
 
 
@@ -41,8 +40,8 @@ class PatchOptimizer:
 
     Args:
         clean: [N, H, W, C], the images.
-        votes: of those.
-        k: the list that the true label is to leave.
+        votes: the votes of these images.
+        k: the attack succeeds when the true label leaves the top k.
     """
 
     def __init__(self, judge: Judge, placements: Placements, clean: Pixels, votes: Votes, k: int) -> None:
@@ -54,18 +53,18 @@ class PatchOptimizer:
         self.temperature = _HARD_TEMPERATURE if soft is None else soft
 
     def optimize(self, attempts: Sequence[Attempt], steps: int) -> None:
-        """Take so many steps with each, or fewer: an image that is broken is left alone from then on."""
+        """Take up to `steps` steps with each attempt; attempts on an image that is broken are skipped."""
         broken: set[int] = set()
         waiting = list(attempts)
         while waiting:
-            batch, waiting = self._fitting(waiting)
+            batch, waiting = self._next_batch(waiting)
             batch = [attempt for attempt in batch if attempt.image not in broken]
             if batch:
-                self._paint(batch, steps)
+                self._descend(batch, steps)
             broken |= {attempt.image for attempt in batch if attempt.position > self.k}
 
-    def _fitting(self, waiting: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        """As many as can be differentiated together, at least one."""
+    def _next_batch(self, waiting: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+        """As many attempts as fit into one backward pass, at least one, and the rest."""
         room = mutants_at_once(self.model, self.placements)
         count = total = 0
         for attempt in waiting:
@@ -75,34 +74,34 @@ class PatchOptimizer:
             count += 1
         return waiting[:count], waiting[count:]
 
-    def _paint(self, attempts: list[Attempt], steps: int) -> None:
+    def _descend(self, attempts: list[Attempt], steps: int) -> None:
         batch = Batch(self, attempts)
-        paint = self._tensor(np.stack([attempt.start for attempt in attempts])).float()
-        direction = torch.zeros_like(paint)
+        pixels = self._tensor(np.stack([attempt.start for attempt in attempts])).float()
+        direction = torch.zeros_like(pixels)
         for size in [*step_sizes(steps), 0.0]:
-            paint.requires_grad_()
-            logits, shown = self.logits(paint, batch)
+            pixels.requires_grad_()
+            logits, shown = self.logits(pixels, batch)
             loss, short = self.loss(logits, batch)
-            done = self._note(batch, logits, shown, short)
+            done = self._record(batch, logits, shown, short)
             if size == 0.0 or all(done):
                 return
-            direction = _MOMENTUM * direction + normalised(self.gradient(loss.sum(), paint))
-            paint = (paint.detach() - size * direction.sign()).clamp(0, 255)
+            direction = _MOMENTUM * direction + normalised(self.gradient(loss.sum(), pixels))
+            pixels = (pixels.detach() - size * direction.sign()).clamp(0, 255)
             if any(done):
-                left = [at for at, over in enumerate(done) if not over]
-                batch = Batch(self, [batch.attempts[at] for at in left])
-                paint, direction = paint[left], direction[left]
+                remaining = [number for number, is_done in enumerate(done) if not is_done]
+                batch = Batch(self, [batch.attempts[number] for number in remaining])
+                pixels, direction = pixels[remaining], direction[remaining]
 
-    def logits(self, paint: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """[M, L] of the touched mutants, and the whole pixels they were shown."""
-        # Rounding has no gradient worth the name: going back it counts as the identity.
-        whole = paint + (paint.detach().round() - paint.detach())
-        shown = torch.where(batch.covered, whole, batch.clean)
+    def logits(self, pixels: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """[M, L] of the touched mutants, and the rounded images that were evaluated."""
+        # Straight-through estimator: rounding counts as the identity in the backward pass.
+        rounded = pixels + (pixels.detach().round() - pixels.detach())
+        shown = torch.where(batch.covered, rounded, batch.clean)
         self.model.mutants.eval()
         try:
             logits = self.model.mutants(self.model.preprocessing.normalise(shown), batch.regions, batch.owner)
         except (RuntimeError, MemoryError) as error:
-            # What a network does outside torch has no gradient, and torch says so by refusing.
+            # A network that leaves torch has no gradient, which torch reports as an error.
             if "requires grad" in str(error):
                 raise no_gradients(self.judge) from None
             if "memory" not in str(error).lower():
@@ -113,14 +112,14 @@ class PatchOptimizer:
             ) from None
         return logits, shown.detach()
 
-    def gradient(self, loss: Tensor, paint: Tensor) -> Tensor:
+    def gradient(self, loss: Tensor, pixels: Tensor) -> Tensor:
         if not loss.requires_grad:
             raise no_gradients(self.judge)
-        (gradient,) = torch.autograd.grad(loss, paint)
+        (gradient,) = torch.autograd.grad(loss, pixels)
         return gradient
 
     def loss(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """[J], what each attempt minimises, and the votes it still lacks."""
+        """[J], the loss of each attempt, and the votes that it still lacks."""
         shares = (logits / self.temperature).softmax(dim=1)
         scores = batch.rest.index_add(0, batch.owner, shares)
         own = scores.gather(1, batch.truth)
@@ -132,21 +131,21 @@ class PatchOptimizer:
         ballots = torch.zeros_like(short).index_add(0, batch.owner, behind)
         return torch.where(batch.by_votes, short, ballots), short.detach()
 
-    def _note(self, batch: Batch, logits: Tensor, shown: Tensor, short: Tensor) -> list[bool]:
-        """Keep what is better than before; whose label has left the list."""
+    def _record(self, batch: Batch, logits: Tensor, shown: Tensor, short: Tensor) -> list[bool]:
+        """Keep results that are better than before; return which attempts have succeeded."""
         positions = self.positions(batch, logits)
         images = shown.round().to(torch.uint8).cpu().numpy()
-        for attempt, position, pixels, lacks in zip(
+        for attempt, position, pixels, missing in zip(
             batch.attempts, positions.tolist(), images, short.tolist(), strict=True
         ):
-            if (position, -lacks) > (attempt.position, -attempt.short):
-                attempt.position, attempt.short, attempt.pixels = position, lacks, pixels
+            if (position, -missing) > (attempt.position, -attempt.short):
+                attempt.position, attempt.short, attempt.pixels = position, missing, pixels
         return [attempt.position > self.k for attempt in batch.attempts]
 
     def positions(self, batch: Batch, logits: Tensor) -> Positions:
-        said = ballots_of(logits.detach().float().cpu().numpy(), self.judge.soft)
+        ballots = ballots_of(logits.detach().float().cpu().numpy(), self.judge.soft)
         images = np.array([attempt.image for attempt in batch.attempts])
-        changed = rewritten(self.votes, images, batch.owner.cpu().numpy(), batch.mutants, said)
+        changed = rewritten(self.votes, images, batch.owner.cpu().numpy(), batch.mutants, ballots)
         return self.judge.positions(changed)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
@@ -154,7 +153,7 @@ class PatchOptimizer:
 
 
 class Batch:
-    """What is the same at every step of some attempts, J of them with M touched mutants."""
+    """The tensors that stay the same at every step of J attempts with M touched mutants in total."""
 
     def __init__(self, optimizer: PatchOptimizer, attempts: list[Attempt]) -> None:
         self.attempts = attempts
@@ -181,16 +180,17 @@ class Batch:
 
 
 def step_sizes(steps: int) -> Iterator[float]:
-    """From large steps to small ones."""
+    """Step sizes that decrease geometrically."""
     return iter(np.geomspace(_FIRST_STEP, _LAST_STEP, steps).tolist())
 
 
 def normalised(gradient: Tensor) -> Tensor:
-    """Each image's gradient with a mean size of one, so that directions of several steps can be added."""
+    """Gradients scaled to a mean absolute value of 1 per image, so that momentum can add them up."""
     return gradient / gradient.abs().mean(dim=(1, 2, 3), keepdim=True).clamp_min(1e-20)
 
 
 def mutants_at_once(model: TorchClassifier, placements: Placements) -> int:
+    """How many mutants fit into one backward pass."""
     kind = model.device.type if model.device.type in _MOST_AT_ONCE else "cpu"
     largest = max(model.mutants.view.area(region) for region in placements.regions)
     return model.batch_size or max(1, min(_SHOWN_AT_ONCE[kind] // largest, _MOST_AT_ONCE[kind]))

@@ -1,4 +1,4 @@
-"""Where a sticker is tried on an image, and how the mutants it touches there should vote."""
+"""Where a patch is tried on an image, and how the mutants that it touches there should vote."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 Places = tuple[tuple[int, int], ...]
 
-# Places that are priced for each one that is tried.
+# Positions that are priced for each one that is tried.
 _PRICED = 4
-# Tries to move a patch along an axis without touching other mutants.
+# Attempts to move a patch along an axis without touching other mutants.
 _MOVES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """A patch on an image, and the ballots that would do the most there.
+    """A position of the patch, and the ballots that would do the most harm there.
 
     Args:
         places: (top, left) of the patch, or of each of several.
-        touched: [q], the mutants that see it.
-        rivals: the labels to lift past the true one.
+        touched: [q], the mutants that keep a pixel of it.
+        rivals: the labels to lift past the true label.
         wanted: [q], the rival that each touched mutant should vote for.
     """
 
@@ -42,7 +42,7 @@ class Placement:
 
 
 class Placements:
-    """All places of a patch, and what it covers and touches there."""
+    """The positions of a patch, and which pixels it covers and which mutants it touches there."""
 
     def __init__(self, ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> None:
         self.patch = patch
@@ -56,7 +56,7 @@ class Placements:
         self._columns = _kept_before([region.columns for region in self.regions], image_size[1])
 
     def touched(self, places: Places) -> Indices:
-        """The mutants that keep a pixel of the patch, counted like `geometry.touch` counts them."""
+        """The mutants that keep a pixel of the patch, counted as in `geometry.touch`."""
         hit = np.zeros(len(self.regions), dtype=np.bool_)
         for top, left in places:
             for piece in self.single.pieces():
@@ -66,11 +66,11 @@ class Placements:
         return np.flatnonzero(hit)
 
     def pixels(self, places: Places) -> Bools:
-        """[H, W], what the patch covers."""
+        """[H, W], the pixels that the patch covers."""
         return self.sources(places) >= 0
 
     def sources(self, places: Places) -> Indices:
-        """[H, W], which pixel of the patch, row by row, lies on each pixel of the image; -1 for none."""
+        """[H, W], the index of the patch's pixel on each pixel of the image; -1 where there is none."""
         source = np.full(self.image_size, -1, dtype=np.int64)
         for top, left in places:
             for piece in self.single.pieces():
@@ -78,16 +78,17 @@ class Placements:
                 source[np.ix_(top + rows, left + columns)] = rows[:, None] * self.single.width + columns
         return source
 
-    def anywhere(self, rng: np.random.Generator) -> Places:
+    def draw(self, rng: np.random.Generator) -> Places:
+        """A random position."""
         return tuple(
             (int(rng.integers(self._room[0])), int(rng.integers(self._room[1]))) for _ in range(self.times)
         )
 
-    def alike(self, places: Places, rng: np.random.Generator) -> Places:
-        """Another place along one axis that touches the same mutants, if luck has it."""
+    def draw_equivalent(self, places: Places, rng: np.random.Generator) -> Places:
+        """A random position along one axis that touches the same mutants; the given one if none is found."""
         same = self.touched(places)
         for move in range(_MOVES):
-            other = self.anywhere(rng)
+            other = self.draw(rng)
             pairs = zip(places, other, strict=True)
             moved = tuple(((y, left) if move % 2 else (top, x)) for (top, left), (y, x) in pairs)
             if np.array_equal(self.touched(moved), same):
@@ -96,7 +97,7 @@ class Placements:
 
 
 class Prices:
-    """What lifting rivals past the true label of one image costs, place by place (CostCert's price)."""
+    """CostCert's price of lifting rivals past the true label of one image, per position."""
 
     def __init__(self, votes: Votes, image: int, k: int) -> None:
         self.votes, self.image, self.k = votes, image, k
@@ -106,13 +107,13 @@ class Prices:
         np.add.at(self._scores, self._labels, self._units)
 
     def rest(self, touched: Indices) -> Indices:
-        """[L], the votes of the mutants that are not touched."""
+        """[L], the votes of the untouched mutants."""
         rest = self._scores.copy()
         np.subtract.at(rest, self._labels[touched], self._units[touched])
         return rest
 
     def gaps(self, touched: Indices) -> tuple[Indices, Indices]:
-        """Rivals, cheapest first, and what each lacks; ties go to the lowest label, as in the prediction."""
+        """Rivals, cheapest first, and their gaps; ties go to the lowest label, as in the prediction."""
         rest = self.rest(touched)
         gaps = np.maximum(rest[self.truth] - rest + (np.arange(len(rest)) > self.truth), 0)
         order = np.argsort(gaps, kind="stable")
@@ -120,7 +121,7 @@ class Prices:
         return order, gaps[order]
 
     def lifted(self, touched: Indices) -> tuple[int, int]:
-        """How many rivals, k at most, can be lifted, and what is left over, or missing for one more."""
+        """How many rivals (at most k) the budget lifts, and the budget left over, or lacking for one more."""
         _, gaps = self.gaps(touched)
         left = self.votes.cap * len(touched) - np.cumsum(gaps[: self.k])
         count = int((left >= 0).sum())
@@ -129,7 +130,7 @@ class Prices:
     def placement(
         self, placements: Placements, places: Places, rng: np.random.Generator | None = None
     ) -> Placement:
-        """The cheapest rivals, or some others within the budget where chance is to choose."""
+        """The placement with the cheapest rivals; with `rng`, with random rivals that the budget allows."""
         touched = placements.touched(places)
         order, gaps = self.gaps(touched)
         budget = self.votes.cap * len(touched)
@@ -138,7 +139,7 @@ class Prices:
             others = rng.choice(min(len(order), 2 * self.k + 2), len(chosen), replace=False)
             chosen = others if gaps[others].sum() <= budget else rng.permutation(chosen)
         ballots = -(-gaps[chosen] // self.votes.cap)
-        # Neighbouring mutants see much the same of a patch, so each rival gets a run of them.
+        # Neighbouring mutants keep similar parts of a patch, so each rival gets consecutive ones.
         wanted = np.repeat(order[chosen], ballots)[: len(touched)]
         spare = np.full(len(touched) - len(wanted), order[chosen[0]])
         return Placement(places, touched, order[chosen], np.concatenate([spare, wanted]))
@@ -147,28 +148,28 @@ class Prices:
 def best_placements(
     votes: Votes, image: int, placements: Placements, k: int, count: int, rng: np.random.Generator
 ) -> list[Placement]:
-    """Up to `count` places: the witness's (or the strongest attack's), the worst by price, some by chance."""
+    """Up to `count` positions: the witness's (or the strongest attack's), the worst by price, random ones."""
     prices = Prices(votes, image, k)
     found = witness(votes, image, placements.patch, k, ties="lowest")
     found = found or strongest(votes, image, placements.patch, ties="lowest")
     first = _as_witnessed(found, prices.placement(placements, found.places))
-    drawn = [placements.alike(found.places, rng) for _ in range(count)]
-    drawn += [placements.anywhere(rng) for _ in range(_PRICED * count)]
+    drawn = [placements.draw_equivalent(found.places, rng) for _ in range(count)]
+    drawn += [placements.draw(rng) for _ in range(_PRICED * count)]
     others = [places for places in dict.fromkeys(drawn) if places != found.places]
     price = {places: prices.lifted(placements.touched(places)) for places in others}
-    # Where the price of k rivals cannot be paid no pixels will do.
+    # Where the budget does not lift k rivals, no pixels can succeed.
     others = [places for places in others if price[places][0] == k] or others
     worst = sorted(others, key=price.__getitem__, reverse=True)[: count // 2]
-    chance = [places for places in others if places not in worst]
-    rng.shuffle(chance)
-    chosen = [*worst, *chance][: count - 1]
+    rest = [places for places in others if places not in worst]
+    rng.shuffle(rest)
+    chosen = [*worst, *rest][: count - 1]
     candidates = [first, *(prices.placement(placements, places) for places in chosen)]
-    # Where no mutant looks there is nothing to do.
+    # A patch that touches no mutant changes nothing.
     return [placement for placement in candidates if len(placement.touched)]
 
 
 def _as_witnessed(found: Witness, placement: Placement) -> Placement:
-    """The placement with the witness's own ballots; a ballot that it splits goes to whom it gives most."""
+    """The placement with the witness's ballots; a split ballot goes to the label with the most units."""
     wanted = dict(zip(placement.touched.tolist(), placement.wanted.tolist(), strict=True))
     for at in np.argsort(found.units, kind="stable"):
         wanted[int(found.mutants[at])] = int(found.labels[at])
@@ -178,7 +179,7 @@ def _as_witnessed(found: Witness, placement: Placement) -> Placement:
 
 
 def _kept_before(segments: Sequence[Segment], length: int) -> npt.NDArray[np.int32]:
-    """[B, length + 1], how many pixels of each segment lie before each position."""
+    """[B, length + 1], the number of pixels of each segment before each position."""
     kept = np.stack([segment.pixels(length) for segment in segments])
     before = np.zeros((len(segments), length + 1), dtype=np.int32)
     np.cumsum(kept, axis=1, out=before[:, 1:])

@@ -1,4 +1,4 @@
-"""What an attack found, image by image: Parquet shards beside a manifest, and a summary of them all."""
+"""Results of an attack per image: Parquet shards and a manifest, and a summary of all images."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class AttackResults:
-    """One row per image. Positions are those of the true label, from 1.
+    """One row per image. Positions are those of the true label, counted from 1.
 
     Args:
-        rank: position on the image as it is.
-        min_k: the worst that CostCert (or another defender) proves.
-        random: the worst position that a patch of random pixels brought about.
-        universal: the same for the universal patch; the rank where none was made.
-        attacked: the worst position that anything brought about, on `patched`.
-        places: [N, 2 n], top and left of each patch there; -1 where an image was not attacked.
-        touched: mutants that see the patch there.
-        won: the share of their ballots (in units, where they are soft) that the k best placed rivals got.
-        patched: [N, H * W * C].
+        rank: the position on the clean image.
+        min_k: the worst position that the certificate allows.
+        random: the worst position under patches of random pixels.
+        universal: the same under the universal patch; the rank if there is none.
+        attacked: the worst position under any patch that was tried, that of `patched`.
+        places: [N, 2 n], top and left of each patch in `patched`; -1 where an image was not attacked.
+        touched: the number of mutants that this patch touches.
+        won: the share of their ballots (soft ballots: of their units) that went to the k best placed rivals.
+        patched: [N, H * W * C], the attacked images.
     """
 
     image_id: npt.NDArray[np.str_]
@@ -62,7 +62,7 @@ class AttackResults:
 
     @classmethod
     def read(cls, folder: Location, number: int, rows: int, *, pixels: bool = True) -> AttackResults:
-        """A shard, if need be without its patched images, which are most of it."""
+        """Read a shard; `pixels=False` skips the patched images, which are most of its bytes."""
         path = shard_path(folder, number)
         names = [field.name for field in fields(cls) if pixels or field.name != "patched"]
         table = read_table(path, names)
@@ -75,12 +75,12 @@ class AttackResults:
         return cls(**{"patched": np.zeros((rows, 0), np.uint8), **columns})
 
     def summary(self, k: int) -> dict[str, Any]:
-        """Accuracies side by side, and how close the attack comes to the bound."""
+        """Clean, attacked and certified accuracy, and how close the attack comes to the bound."""
         count = len(self)
         right, certified, held = self.rank <= k, self.min_k <= k, self.attacked <= k
-        # Images where a certificate is missing although the prediction is right: what is fought over.
+        # Images that are predicted right but not certified: only there can an attack succeed.
         open_ones = right & ~certified
-        could, did = (np.minimum(each[open_ones] - 1, k).sum() for each in (self.min_k, self.attacked))
+        liftable, lifted = (np.minimum(each[open_ones] - 1, k).sum() for each in (self.min_k, self.attacked))
         return {
             "images": count,
             "k": k,
@@ -95,7 +95,7 @@ class AttackResults:
             "certified_and_broken": int((certified & ~held).sum()),
             "open_images": int(open_ones.sum()),
             "broken": int((right & ~held).sum()),
-            "rivals_lifted": int(did),
-            "rivals_liftable": int(could),
+            "rivals_lifted": int(lifted),
+            "rivals_liftable": int(liftable),
             "ballots_won": float(self.won[open_ones].mean()) if open_ones.any() else None,
         }

@@ -1,4 +1,4 @@
-"""Some images under attack, together: what is differentiated in one batch, and checked in one."""
+"""Attacks the images of one shard together, so that they share batches of gradients and evaluations."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from costcert.votes.table import Votes
 if TYPE_CHECKING:
     from costcert.attacks.universal import UniversalPatch
 
-# Of the steps of a full run, the part that tells good places from bad ones.
+# A short run, which compares positions, takes the steps of a full run divided by this.
 _TRIAL = 5
 
 Candidates = dict[int, list[Placement]]
-# For each image of the shard, what was best so far.
+# The best attempt so far on each image of the shard.
 Found = list[Attempt | None]
 
 
 class Shard:
-    """Args:
-    clean, votes: the images, and how their mutants vote.
-    rngs: chance, for each image its own, so that it does not matter which others are in the shard.
+    """The images of one shard.
+
+    Args:
+        clean, votes: the images and their votes.
+        rngs: one generator per image, so that results do not depend on the other images of the shard.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Shard:
         self.efforts = [effort if bound > k else effort.on_certified() for bound in self.min_k]
 
     def attacked(self, inspector: Inspector, shared: UniversalPatch | None) -> AttackResults:
-        """Everything that is tried, checked from scratch."""
+        """Run all attacks, and verify their results from scratch."""
         candidates = {image: self._candidates(image) for image in self.targets}
         random, universal = self._harmful(self._random(candidates)), self._harmful(self._universal(shared))
         _, _, under_random = inspector.verify(random)
@@ -110,16 +112,16 @@ class Shard:
         return found
 
     def _optimized(self, candidates: Candidates, best: Found) -> Found:
-        """Short runs at all places, then full ones at the best of them."""
+        """Short runs at all positions, then full runs at the best of them."""
         from costcert.attacks.optimizer import PatchOptimizer
 
         optimizer = PatchOptimizer(self.judge, self.placements, self.clean, self.votes, self.k)
         best = list(best)
-        # All images at their first place, then all at their second: those broken early drop out early.
-        rounds = range(max(map(len, candidates.values()), default=0))
+        # All images at their first position, then all at their second: images that are broken drop out early.
+        turns = range(max(map(len, candidates.values()), default=0))
         trials = [
-            self._afresh(image, candidates[image][turn])
-            for turn in rounds
+            self._from_noise(image, candidates[image][turn])
+            for turn in turns
             for image in self._unbroken(best)
             if turn < len(candidates[image])
         ]
@@ -132,7 +134,7 @@ class Shard:
             tried.sort(key=lambda trial: (-trial.position, trial.short))
         for turn in range(self.effort.restarts):
             runs = [
-                self._again(ranked[image], turn)
+                self._restart(ranked[image], turn)
                 for image in self._unbroken(best)
                 if turn < self.efforts[image].restarts and ranked[image]
             ]
@@ -142,7 +144,7 @@ class Shard:
         return best
 
     def _won(self, after: Votes, best: Found) -> npt.NDArray[np.float64]:
-        """[N], for each image the share of the touched ballots that went to the k best placed rivals."""
+        """[N], the share of the touched ballots that went to the k best placed rivals."""
         won = np.zeros(len(after))
         listed = self.judge.deployed.ranked(after, self.k + 1)
         for row, attempt in enumerate(best):
@@ -152,7 +154,7 @@ class Shard:
         return won
 
     def _harmful(self, found: Found) -> Found:
-        """Without patches that help: an attacker who finds nothing better leaves the image alone."""
+        """Without attempts that improve the true label's position: the attacker would not use them."""
         return [
             attempt if attempt is not None and attempt.position >= rank else None
             for attempt, rank in zip(found, self.rank, strict=True)
@@ -161,12 +163,16 @@ class Shard:
     def _unbroken(self, best: Found) -> list[int]:
         return [image for image in self.targets if (found := best[image]) is None or found.position <= self.k]
 
-    def _afresh(self, image: int, placement: Placement, *, by_votes: bool = True) -> Attempt:
+    def _from_noise(self, image: int, placement: Placement, *, by_votes: bool = True) -> Attempt:
         start = noisy(self.clean[image], self.placements, placement, self.rngs[image])
         return Attempt(image, placement, start, by_votes)
 
-    def _again(self, ranked: list[Attempt], turn: int) -> Attempt:
-        """Two turns at each place: on with the count of votes, and afresh for ballots, soon other ones."""
+    def _restart(self, ranked: list[Attempt], turn: int) -> Attempt:
+        """The attempt of a full run. Each of the best positions gets two turns.
+
+        The first continues from the short run, by votes; the second starts from noise, by ballots, and from
+        the second position on with random rivals.
+        """
         trial = ranked[turn // 2 % len(ranked)]
         if turn % 2 == 0:
             return Attempt(
@@ -176,7 +182,7 @@ class Shard:
         if turn > 1:
             prices = Prices(self.votes, trial.image, self.k)
             placement = prices.placement(self.placements, placement.places, self.rngs[trial.image])
-        return self._afresh(trial.image, placement, by_votes=False)
+        return self._from_noise(trial.image, placement, by_votes=False)
 
 
 def _better(one: Attempt | None, other: Attempt | None) -> Attempt | None:
@@ -190,7 +196,7 @@ def _flat(attempt: Attempt | None, placements: Placements) -> list[int]:
 
 
 def _won(after: Votes, row: int, listed: Sequence[int], touched: npt.NDArray[np.int64]) -> float:
-    """The share of the touched ballots that the listed rivals got."""
+    """The share of the touched ballots that went to the listed rivals."""
     if after.labels is None or after.units is None:
         return float(np.isin(after.ballots[row, touched], listed).mean())
     given = after.units[row, touched] * np.isin(after.labels[row, touched], listed)

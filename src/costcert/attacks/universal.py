@@ -1,4 +1,4 @@
-"""One patch for many images: printed once, stuck anywhere or at one place."""
+"""A universal patch: the same pixels on many images, at one position or at any."""
 
 from __future__ import annotations
 
@@ -19,24 +19,29 @@ from costcert.store.files import atomic_write
 from costcert.store.locations import Location
 from costcert.store.parquet import read_npz
 
-# Images a step looks at, at most; steps for each one of a patch for a single image.
-_IMAGES, _LONGER = 32, 5
-# Places that are compared for a patch that stays at one.
+# The most images in one step.
+_IMAGES_PER_STEP = 32
+# Steps, as a multiple of those of a patch for a single image.
+_STEPS_FACTOR = 5
+# Positions that are compared for a patch with a fixed position.
 _COMPARED = 64
 _MOMENTUM = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class UniversalPatch:
-    """Args:
-    pixels: [h, w, C].
-    places: where it is stuck; anywhere if None.
+    """The pixels of a patch for many images.
+
+    Args:
+        pixels: [h, w, C].
+        places: its fixed position; None if it is tried at random ones.
     """
 
     pixels: Pixels
     places: Places | None
 
     def on(self, image: Pixels, placements: Placements, places: Places) -> Pixels:
+        """The image with the patch at this position."""
         source = placements.sources(places)
         flat = self.pixels.reshape(-1, self.pixels.shape[2])
         return np.where((source >= 0)[..., None], flat[source], image)
@@ -50,10 +55,10 @@ class UniversalPatch:
         count: int,
         rng: np.random.Generator,
     ) -> Attempt | None:
-        """At its place, or the best of `count` places by chance."""
+        """The attempt at its fixed position, or the best of `count` random positions."""
         best: Attempt | None = None
         for _ in range(count if self.places is None else 1):
-            places = self.places or placements.anywhere(rng)
+            places = self.places or placements.draw(rng)
             placement = prices.placement(placements, places)
             if not len(placement.touched):
                 continue
@@ -72,7 +77,7 @@ class UniversalPatch:
         arrays = read_npz(folder / UNIVERSAL)
         if not {"pixels", "places"} <= set(arrays) or arrays["pixels"].dtype != np.uint8:
             raise StoreError(
-                f"{folder / UNIVERSAL} holds no universal patch: remove it, and it is made again"
+                f"{folder / UNIVERSAL} does not hold a universal patch: remove it, and it is made again"
             )
         places = tuple((int(top), int(left)) for top, left in arrays["places"])
         return cls(arrays["pixels"], places or None)
@@ -81,25 +86,25 @@ class UniversalPatch:
 def universal_patch(
     optimizer: PatchOptimizer, kind: str, images: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
 ) -> UniversalPatch:
-    """Gradient steps on a patch that all these images share."""
+    """Optimise one patch on all these images."""
     placements, model = optimizer.placements, optimizer.model
     shape = (placements.single.height, placements.single.width, optimizer.clean.shape[3])
     fixed = _common_place(optimizer, images, rng) if kind == "fixed" else None
     patch = torch.tensor(rng.uniform(0, 255, shape), dtype=torch.float32, device=model.device)
     direction = torch.zeros_like(patch)
     most = mutants_at_once(model, placements) // max(1, optimizer.judge.touched.delta)
-    together = max(1, min(_IMAGES, len(images), most))
-    for size in step_sizes(_LONGER * steps):
+    together = max(1, min(_IMAGES_PER_STEP, len(images), most))
+    for size in step_sizes(_STEPS_FACTOR * steps):
         chosen = rng.choice(images, together, replace=False)
-        attempts = [_pasted(optimizer, int(image), fixed or placements.anywhere(rng)) for image in chosen]
+        attempts = [_pasted(optimizer, int(image), fixed or placements.draw(rng)) for image in chosen]
         attempts = [attempt for attempt in attempts if len(attempt.placement.touched)]
         if not attempts:
             continue
         batch = Batch(optimizer, attempts)
         source = np.stack([placements.sources(each.placement.places) for each in attempts]).clip(min=0)
         patch.requires_grad_()
-        paint = patch.reshape(-1, shape[2])[torch.as_tensor(source, device=model.device)]
-        logits, _ = optimizer.logits(paint, batch)
+        pixels = patch.reshape(-1, shape[2])[torch.as_tensor(source, device=model.device)]
+        logits, _ = optimizer.logits(pixels, batch)
         loss, _ = optimizer.loss(logits, batch)
         gradient = optimizer.gradient(loss.sum(), patch)
         direction = _MOMENTUM * direction + normalised(gradient[None])[0]
@@ -115,7 +120,7 @@ def _pasted(optimizer: PatchOptimizer, image: int, places: Places) -> Attempt:
 def _common_place(
     optimizer: PatchOptimizer, images: npt.NDArray[np.int64], rng: np.random.Generator
 ) -> Places:
-    """Of some places, the one where the price allows the most; the most central of equal ones."""
+    """The best of some random positions by price, and the most central of equal ones."""
     placements = optimizer.placements
     middle = (np.array(placements.image_size) - (placements.single.height, placements.single.width)) / 2
     prices = [Prices(optimizer.votes, int(image), optimizer.k) for image in images]
@@ -125,4 +130,4 @@ def _common_place(
         lifted = sum(each.lifted(touched)[0] for each in prices)
         return lifted, -float(np.abs(np.array(places) - middle).sum())
 
-    return max((placements.anywhere(rng) for _ in range(_COMPARED)), key=worth)
+    return max((placements.draw(rng) for _ in range(_COMPARED)), key=worth)

@@ -22,7 +22,7 @@ from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import as_image_size
 from costcert.geometry.touch import touched
 from costcert.reports.terminal import print_accuracy
-from costcert.store.certificates import CertificatesPlan, certificates_manifest
+from costcert.store.certificates import CertificatesFolder, begin_certificates, certificates_manifest
 from costcert.store.exports import EXPORTS, Export
 from costcert.store.locations import Location
 from costcert.store.parquet import shard_path
@@ -209,7 +209,7 @@ def _open(request: Request) -> VotesSource:
 
 
 def _fill_folder(request: Request, folder: Location, work: _Work, tally: Tally) -> None:
-    plan = CertificatesPlan.begin(folder, work.manifest(), work.source.num_shards)
+    plan = begin_certificates(folder, work.manifest())
     if request.engine.is_spread:
         there = replace(request, votes=request.votes.resolve(), out=folder.resolve())
         spread(request.engine, CertifyJob(there), "certifying", begin=lambda: _Filling(plan, work.source))
@@ -220,7 +220,7 @@ def _fill_folder(request: Request, folder: Location, work: _Work, tally: Tally) 
         plan.seal(missing)
     if rank_and_world_size()[0] > 0:
         return
-    for certificates in plan.finished():
+    for certificates in CertificatesFolder(folder).shards():
         tally.add(certificates)
 
 
@@ -233,7 +233,7 @@ class CertifyJob:
     def open(self) -> Callable[[int], None]:
         assert self.request.out is not None
         source = _open(self.request)
-        work, plan = _Work(self.request, source), CertificatesPlan(self.request.out, source.num_shards)
+        work, plan = _Work(self.request, source), CertificatesFolder(self.request.out)
         return lambda number: plan.write(work.certify(source.shard(number)), number)
 
     def there(self, number: int) -> bool:
@@ -244,7 +244,7 @@ class CertifyJob:
 class _Filling:
     """Certificates in the making, with what only their votes know."""
 
-    def __init__(self, plan: CertificatesPlan, votes: VotesSource) -> None:
+    def __init__(self, plan: CertificatesFolder, votes: VotesSource) -> None:
         self.folder, self.num_images = plan.folder, votes.num_images
         self.missing, self.seal, self.shard_length = plan.missing, plan.seal, votes.shard_length
 

@@ -19,7 +19,15 @@ from costcert.store.locations import Location
 from costcert.store.parquet import read_npz, read_table, shard_path
 from costcert.verification.checker import Question, classifier_of
 from costcert.verification.digests import file_digest, num_shards
-from costcert.verification.stored import Row, Stored, StoredFile, StoredFolder, digests, followed, is_file
+from costcert.verification.stored import (
+    Row,
+    Stored,
+    StoredFile,
+    StoredFolder,
+    digest_problems,
+    is_export,
+    read_digests,
+)
 from costcert.votes.validation import MOST_CLASSES
 
 # Differences that are shown one by one.
@@ -72,7 +80,7 @@ def run(request: Request) -> bool:
     with _damage_in_one_sentence(request.certificates):
         ballots = None if request.votes is None else _Ballots(request.votes, request.asked)
         certificates = _stored(request, ballots)
-        problems = certificates.noted(console)
+        problems = certificates.problems(console)
         if ballots is not None:
             problems += ballots.problems(console, certificates.manifest)
     if not problems:
@@ -82,18 +90,26 @@ def run(request: Request) -> bool:
         else:
             with _damage_in_one_sentence(request.certificates):
                 problems += _derived(console, request, certificates, ballots)
-                problems += certificates.summed_up()
+                problems += certificates.accuracy_problems()
         if request.model is not None:
-            from costcert.verification.replay import Replay
+            from costcert.verification.replay import Replay, ReplaySample
 
             voted = certificates.manifest["votes"] if ballots is None else ballots.manifest
             try:
                 with _damage_in_one_sentence(request.votes or request.certificates):
-                    replay = Replay(request, voted)
+                    replay = Replay(
+                        voted,
+                        str(request.model),
+                        checkpoint=request.checkpoint,
+                        where=str(request.votes or request.certificates),
+                    )
                     console.print(f"Weights: {request.model} has those that voted")
                     if ballots is not None and request.replay is not None:
+                        sample = ReplaySample(str(request.data), request.split, request.replay, request.seed)
                         with bar("voting again") as on_progress:
-                            problems += replay.problems(console, ballots.ids(), ballots.images, on_progress)
+                            problems += replay.problems(
+                                console, sample, ballots.ids(), ballots.images, on_progress
+                            )
             except OtherModelError as error:
                 problems.append(str(error))
     for problem in problems[:_SHOWN]:
@@ -110,7 +126,7 @@ def _stored(request: Request, ballots: _Ballots | None) -> Stored:
     if needless:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in needless)
         raise CostcertError(f"{path} says itself how it was certified: leave {options} out")
-    if not is_file(path):
+    if not is_export(path):
         return StoredFolder(path)
     if ballots is None:
         raise CostcertError(f"{path} has no digests, only rows: pass --votes with the votes it came from")
@@ -165,8 +181,8 @@ class _Ballots:
         self.path = path
         self.is_folder = path.is_dir()
         if self.is_folder:
-            self._chain = followed(path, "votes", 1, 2)
-            self.manifest = self._chain.manifest
+            self._digests = read_digests(path, "votes", 1, 2)
+            self.manifest = self._digests.manifest
         else:
             self._arrays = read_npz(path)
             self.manifest = self._described(asked)
@@ -206,8 +222,8 @@ class _Ballots:
         """What is wrong with these votes, or with their being the ones."""
         noted, found = certificates["votes_digest"], []
         if self.is_folder:
-            found = digests(console, self.path, self._chain)
-            there, known = self._chain.digest, certificates["votes"]
+            found = digest_problems(console, self.path, self._digests)
+            there, known = self._digests.digest, certificates["votes"]
         else:
             there = file_digest(self.path)
             known = {key: certificates["votes"][key] for key in self.manifest}
@@ -270,7 +286,7 @@ def _derived(console: Console, request: Request, certificates: Stored, ballots: 
     if manifest.get("uncertain"):
         raise StoreError("which mutants were uncertain is not written down, so nothing can be derived again")
     question = Question(manifest, ballots.manifest)
-    cases = question.cases
+    cases = question.keys
     size = int(manifest["votes"]["shard_size"])
     images = ballots.count
     chosen: Sequence[int] = range(images)
@@ -293,7 +309,7 @@ def _derived(console: Console, request: Request, certificates: Stored, ballots: 
                 for at, (defender, patch) in enumerate(cases):
                     place = at * length + number
                     found = _difference(table[place], row, defender, patch, question.answer)
-                    problems += [f"{certificates.name(first + place)}{each}" for each in found]
+                    problems += [f"{certificates.row_name(first + place)}{each}" for each in found]
     asked = manifest["classifier"]
     console.print(
         f"Question: {', '.join(manifest['defenders'])} against {', '.join(manifest['patches'])}; "

@@ -120,7 +120,7 @@ def _deployed(run: Run, request: Request) -> Deployed:
 
     assert request.model is not None
     model = model_of_run(run, request.model, checkpoint=request.checkpoint)
-    names = ["costcert"] if run.certificates is None else [name for name, _ in run.certificates.cases]
+    names = ["costcert"] if run.certificates is None else [name for name, _ in run.certificates.keys]
     # A masking defender is another classifier for each patch; the page compares them all by ballots.
     voting = [name for name in names if not find(name).masks]
     return Deployed.of(model, run.classifier_by(voting[0] if voting else None))

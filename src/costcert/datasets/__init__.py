@@ -1,1 +1,1 @@
-"""Images with labels, and names that stay the same from run to run. Needs `costcert[models]`."""
+"""Datasets: images with labels, and ids that stay the same from run to run. Needs `costcert[models]`."""

@@ -1,4 +1,4 @@
-"""Images that lie in one array: `npz:`, `idx:` and the bundled sample."""
+"""Datasets held in one array: `npz:`, `idx:` and the bundled sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from costcert.errors import CostcertError
 
 
 class ArrayDataset(Dataset):
-    """Images [N, H, W] (grey) or [N, H, W, C] with one or three channels, of whole numbers 0 to 255."""
+    """Images [N, H, W] (grey) or [N, H, W, C] with one or three channels, as uint8."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class ArrayDataset(Dataset):
         split: str | None = None,
     ) -> None:
         if images.dtype != np.uint8:
-            raise CostcertError(f"{name}: images are whole numbers 0 to 255 (uint8), got {images.dtype}")
+            raise CostcertError(f"{name}: images must be 0 to 255 (uint8), got {images.dtype}")
         if images.ndim == 4 and images.shape[3] == 1:
             images = images[..., 0]
         if images.ndim != 3 and (images.ndim != 4 or images.shape[3] != 3):
             raise CostcertError(
-                f"{name}: images have the shape [images, height, width] or [images, height, width, 3], "
+                f"{name}: images must have the shape [images, height, width] or [images, height, width, 3], "
                 f"got {images.shape}"
             )
         if 0 in images.shape[1:]:
@@ -50,5 +50,5 @@ class ArrayDataset(Dataset):
 
     def fingerprint(self, index: int) -> str:
         pixels = self.images[index]
-        # The same bytes are another picture in another shape.
+        # The same bytes in another shape are another image.
         return hashlib.sha256(f"{pixels.shape}\n".encode() + pixels.tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a data set is: images with labels, and names that stay the same from run to run."""
+"""The base class of datasets: images with labels, and ids that stay the same from run to run."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from costcert.votes.validation import MOST_CLASSES, as_labels
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# The fingerprint of an image that cannot be read: whoever needs the image is told why by `image`.
+# The fingerprint of an image that cannot be read; `image` raises the reason.
 UNREADABLE = "unreadable"
 
-# Threads that read images for their fingerprints, and how many each takes at a time. Disks and stores are
-# waited for more than cores are.
+# Threads that read images for their fingerprints, and images per task. More threads than cores, because most
+# of the time is spent waiting for disks and object stores.
 _READERS = 16
-_AT_A_TIME = 16
+_IMAGES_PER_TASK = 16
 
 
 class ImageError(CostcertError):
-    """One image that cannot be read; the others may well be fine."""
+    """One image cannot be read; other images of the dataset may be readable."""
 
 
 class Dataset(ABC):
     """Images in a fixed order.
 
     Args:
-        name: how to ask for it, without the folder it happens to lie in; goes into the manifest.
+        name: its spelling without the path of its folder; recorded in the manifest.
         ids: [N] names of the images, all different.
         labels: [N] true labels.
-        class_names: where they are unknown, the largest label tells how many classes there are at least.
-        split: which part this is, of data that come in parts.
+        class_names: if unknown, the number of classes is the largest label plus one.
+        split: the part that this is, of data that have splits.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Dataset(ABC):
         known = MOST_CLASSES if self.class_names is None else len(self.class_names)
         self.labels = as_labels(labels, f"labels of {name}", known)
         if not self.ids:
-            raise CostcertError(f"{name} holds no image: at least one is needed")
+            raise CostcertError(f"{name} holds no images: at least one is needed")
         if self.labels.shape != (len(self.ids),):
             raise CostcertError(f"{name} has {len(self.ids)} images, but labels of shape {self.labels.shape}")
         if len(set(self.ids)) != len(self.ids):
-            raise CostcertError(f"{name} gives two images the same id: ids must differ from one another")
+            raise CostcertError(f"{name} has two images with the same id: ids must be unique")
         try:
             "\n".join(self.ids).encode()
         except UnicodeEncodeError as error:
             broken = self.ids[error.object[: error.start].count("\n")]
-            raise CostcertError(f"{broken!r} of {name} is no valid Unicode: rename that file") from None
+            raise CostcertError(f"{broken!r} of {name} is not valid Unicode: rename that file") from None
         self.num_classes = int(self.labels.max()) + 1 if self.class_names is None else known
         self._seen: dict[int, str] = {}
 
@@ -81,21 +81,23 @@ class Dataset(ABC):
 
     @abstractmethod
     def image(self, index: int) -> Image:
-        """The image, decoded; raises `ImageError`, which names it, where that fails."""
+        """The decoded image; raises `ImageError`, which names it, if that fails."""
 
     def fingerprint(self, index: int) -> str:
-        """What changes whenever the image does; it does not raise for an image that cannot be read.
+        """A hash that changes whenever the image does; it does not raise for an unreadable image.
 
-        Here a hash of the pixels, made once: a subclass whose images may change meanwhile looks again.
+        The default hashes the pixels once and caches the result: a subclass whose images may change during a
+        run has to override it.
         """
         if index not in self._seen:
             self._seen[index] = self._hash_of_pixels(index)
         return self._seen[index]
 
     def digest(self) -> str:
-        """Tells these images from any others: a hash of ids, labels and fingerprints."""
+        """Identifies the dataset: a hash of ids, labels and fingerprints."""
         total = hashlib.sha256()
-        parts = [range(len(self))[at : at + _AT_A_TIME] for at in range(0, len(self), _AT_A_TIME)]
+        starts = range(0, len(self), _IMAGES_PER_TASK)
+        parts = [range(len(self))[start : start + _IMAGES_PER_TASK] for start in starts]
         with ThreadPoolExecutor(_READERS) as readers:
             for part, found in zip(parts, readers.map(self._fingerprints, parts), strict=True):
                 for index, fingerprint in zip(part, found, strict=True):
@@ -112,19 +114,19 @@ class Dataset(ABC):
                 pixels = image.tobytes()
         except ImageError:
             return UNREADABLE
-        # The same bytes are another picture in another shape or with other colours.
+        # The same bytes in another shape or with another palette are another image.
         total = hashlib.sha256(f"{image.mode} {image.size} {image.getpalette()}\n".encode())
         total.update(pixels)
         return total.hexdigest()
 
     def metadata(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Name, split, number of images and digest, for the manifest."""
         return {"name": self.name, "split": self.split, "images": len(self), "digest": self.digest()}
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Whatever a decoder stumbles over means that this image cannot be read."""
+    """Turns any exception of a decoder into an `ImageError` that names the image."""
     try:
         yield
     except ImageError:

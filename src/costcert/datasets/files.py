@@ -1,4 +1,4 @@
-"""Images that are files of their own: `folder:` and `imagenet:`."""
+"""Datasets with one file per image: `folder:` and `imagenet:`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from costcert.store.locations import Location, Url
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
-class Found(NamedTuple):
-    """An image file: its path from the folder of all."""
+class ImageFile(NamedTuple):
+    """An image file; its id is its path relative to the root folder."""
 
     id: str
 
     @property
     def folder(self) -> str:
-        """The folder at the top that it lies in; empty if it lies beside those folders."""
+        """The subfolder of the root that contains it; empty if it is in the root itself."""
         return self.id.partition("/")[0] if "/" in self.id else ""
 
 
 class FileDataset(Dataset):
-    """Image files below `root`, named by their path from there."""
+    """Image files below `root`; ids are paths relative to it."""
 
     def __init__(
         self,
         name: str,
         root: Location,
-        found: Sequence[Found],
+        found: Sequence[ImageFile],
         labels: Sequence[int],
         *,
         class_names: Sequence[str],
@@ -50,14 +50,14 @@ class FileDataset(Dataset):
 
     def image(self, index: int) -> Image.Image:
         path = self._root / self.ids[index]
-        # A store that does not answer says nothing about the image, so it is asked before decoding begins.
+        # Download outside of `reading`: a failing object store does not mean that the image is unreadable.
         source = BytesIO(path.read_bytes()) if isinstance(path, Url) else path
         with reading(str(path)), Image.open(source) as image:
             image.load()
             return image
 
     def fingerprint(self, index: int) -> str:
-        """The SHA-256 of the file, which is read again only if it may have changed."""
+        """The SHA-256 of the file; the file is hashed again only if it may have changed."""
         path = self._root / self.ids[index]
         try:
             stamp = _stamp(path)
@@ -69,19 +69,18 @@ class FileDataset(Dataset):
 
 
 def _stamp(path: Location) -> tuple[int, ...]:
-    """Changes when a file of this machine is written to, even by somebody who sets its time back."""
+    """Changes when a local file is written to, even if its modification time is then set back."""
     if isinstance(path, Url):
         return ()
     status = path.stat()
     if not S_ISREG(status.st_mode):
-        # A pipe or a device may never end.
-        raise OSError(f"{path} is no regular file")
+        # Reading a pipe or a device may never end.
+        raise OSError(f"{path} is not a regular file")
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _sha256(path: Location) -> str:
-    # What a store itself tells of its files differs from store to store; of their bytes the digest is the
-    # same wherever they lie.
+    # Checksums that object stores offer differ between stores; the digest of the bytes does not.
     if isinstance(path, Url):
         return hashlib.sha256(path.read_bytes()).hexdigest()
     total = hashlib.sha256()
@@ -92,34 +91,34 @@ def _sha256(path: Location) -> str:
 
 
 def subfolders(root: Location) -> list[str]:
-    """Names of the folders in `root`, sorted, hidden ones left out."""
+    """Names of the folders in `root`, sorted, without hidden ones."""
     if isinstance(root, Url):
         return sorted(filter(_shown, root.folders()))
     return [entry.name for entry in _entries(root) if _is_dir(entry)]
 
 
-def images_below(root: Location) -> Iterator[Found]:
-    """Image files in `root` and its folders, in an order that does not depend on the disk's.
+def images_below(root: Location) -> Iterator[ImageFile]:
+    """Image files in `root` and its subfolders, in an order that does not depend on the file system.
 
-    The files of a folder come before those of its folders, both sorted.
+    The files of a folder come before those of its subfolders, both sorted.
     """
     if isinstance(root, Url):
         names = [name for name, _ in root.files() if all(map(_shown, name.split("/")))]
     else:
         names = [entry.name for entry in _entries(root) if not _is_dir(entry)]
         names += [name for top in subfolders(root) for name in _files_below(root, top)]
-    yield from sorted((Found(name) for name in names if _is_image(name)), key=_as_walked)
+    yield from sorted((ImageFile(name) for name in names if _is_image(name)), key=_walking_order)
 
 
 def _files_below(root: Path, top: str) -> Iterator[str]:
-    """Files in a folder of `root`, by their path from there; links to folders are followed.
+    """Files below the subfolder `top`, relative to `root`; links to folders are followed.
 
-    A folder is entered once, however many links lead to it: so links that lead back, or to each other, come
-    to an end, and a class holds no picture twice. Two classes may link to the same pictures.
+    A folder is entered once, however many links lead to it: so cyclic links end, and a class does not hold an
+    image twice. Two classes may link to the same images.
     """
-    # By its real path: some disks give different folders the same number.
+    # Real paths, because inode numbers are not unique on some file systems.
     entered = {os.path.realpath(root)}
-    # Links come last, so that what lies there by itself goes by its own name.
+    # Links come last, so that a folder that is also linked to keeps its own name.
     folders, links = deque([top]), deque[str]()
     while folders or links:
         below = (folders or links).popleft()
@@ -136,12 +135,12 @@ def _files_below(root: Path, top: str) -> Iterator[str]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder, sorted by name, hidden entries left out."""
+    """The entries of a folder, sorted by name, without hidden ones."""
     try:
         with os.scandir(folder) as found:
             return sorted((entry for entry in found if _shown(entry.name)), key=lambda entry: entry.name)
     except OSError as error:
-        # Were it left out, its images would be missing, and nobody would know.
+        # If the folder were skipped, its images would be missing without notice.
         raise CostcertError(
             f"cannot read the folder {folder}: {(error.strerror or str(error)).lower()}"
         ) from None
@@ -151,11 +150,11 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # A link to itself is no folder, and no image either, which is said when it is read.
+        # A link to itself is not a folder; reading it as an image reports the error.
         return False
 
 
-def _as_walked(found: Found) -> list[tuple[bool, str]]:
+def _walking_order(found: ImageFile) -> list[tuple[bool, str]]:
     *folders, name = found.id.split("/")
     return [*((True, each) for each in folders), (False, name)]
 

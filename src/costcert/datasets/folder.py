@@ -11,14 +11,14 @@ _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
 def folder(path: str, split: str) -> Dataset:
-    """Classes are the subfolders, sorted; of a folder that holds splits, the one asked for is taken."""
+    """Classes are the subfolders, sorted; if these are named like splits, the requested split is used."""
     root = locate(path)
     name = f"folder:{root.resolve().name}"
     classes = subfolders(root)
     if classes and set(classes) <= _SPLITS:
         if split not in classes:
             raise CostcertError(
-                f"{root} holds {', '.join(classes)} but no {split!r}: name one, as in "
+                f"{root} holds {', '.join(classes)}, but not {split!r}: name one, as in "
                 f"folder:{root / classes[0]}"
             )
         root, chosen = root / split, split

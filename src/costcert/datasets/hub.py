@@ -1,4 +1,4 @@
-"""`hf:NAME`: data sets of the Hugging Face hub, where the package `datasets` is installed."""
+"""`hf:NAME`: datasets of the Hugging Face hub, read with the package `datasets`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HubDataset(Dataset):
-    """The first column of images and the first of class labels; images are named by their number."""
+    """The first column of images and the first column of class labels; ids are row numbers."""
 
     def __init__(self, name: str, table: Any, split: str) -> None:
         kinds = {column: type(feature).__name__ for column, feature in table.features.items()}
@@ -43,7 +43,7 @@ class HubDataset(Dataset):
 
 
 def hub(name: str, split: str, *, download: bool = False) -> Dataset:
-    """A data set fetched earlier; fetches nothing unless `download` says so."""
+    """A dataset of the hub's local cache; it is downloaded only if `download` is set."""
     try:
         datasets = import_module("datasets")
     except ModuleNotFoundError:
@@ -53,14 +53,14 @@ def hub(name: str, split: str, *, download: bool = False) -> Dataset:
             table = datasets.load_dataset(name, split=split)
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        hint = "" if download else "; if it was never fetched, pass --download"
-        raise CostcertError(f"hf:{name} ({split}) cannot be had: {reason}{hint}") from error
+        hint = "" if download else "; if it was never downloaded, pass --download"
+        raise CostcertError(f"hf:{name} ({split}) cannot be loaded: {reason}{hint}") from error
     return HubDataset(name, table, split)
 
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Both packages read HF_HUB_OFFLINE when they are imported and then keep to what they read."""
+    """Sets HF_HUB_OFFLINE in both packages: they read the environment variable only when imported."""
     settings = [import_module(name) for name in ("datasets.config", "huggingface_hub.constants")]
     before = [module.HF_HUB_OFFLINE for module in settings]
     for module in settings:

@@ -1,4 +1,4 @@
-"""`npz:FILE`: arrays `images` and `labels`, and where they are there `ids` and `class_names`."""
+"""`npz:FILE`: arrays `images` and `labels`, and optionally `ids` and `class_names`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from costcert.store.parquet import read_npz
 
 
 def npz(path: str, split: str) -> Dataset:
-    """All images of the file: it has no splits."""
+    """All images of the file, which has no splits."""
     del split
     file = locate(path)
     if not file.is_file():

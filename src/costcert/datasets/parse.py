@@ -1,4 +1,4 @@
-"""Data sets by their spelling on the command line."""
+"""Datasets by their spelling on the command line."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SPELLINGS = "folder:PATH, imagenet:PATH, npz:FILE, idx:FOLDER, torchvision:NAME[
 
 
 def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> Dataset:
-    """The data set spelled `folder:val`, `npz:s3://bucket/test.npz`, `torchvision:CIFAR100@data`, `sample` …
+    """The dataset spelled `folder:val`, `npz:s3://bucket/test.npz`, `torchvision:CIFAR100@data`, `sample` …
 
-    An installed package adds a kind with an entry point in the group `costcert.datasets`: a function of what
-    follows the colon and the split.
+    An installed package adds a kind with an entry point in the group `costcert.datasets`: a function of the
+    text after the colon and the split.
 
     Args:
-        split: which part, of data that come in parts; what has none is taken whole.
-        download: whether torchvision and the hub may fetch what is not there.
+        split: which split to use; datasets without splits ignore it.
+        download: whether torchvision and the hub may download missing data.
     """
     kinds: dict[str, Callable[[str, str], Dataset]] = {
         "folder": folder,
@@ -46,11 +46,11 @@ def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> 
     if kind in plugins:
         dataset: Dataset = plugins[kind].load()(rest, split)
         return dataset
-    there = locate(text)
-    # What lies at a URL is told by its name: nobody asks a store for a guess.
-    is_folder = there.suffix != ".npz" if isinstance(there, Url) else there.is_dir()
-    if isinstance(there, Url) or there.exists():
+    path = locate(text)
+    # A URL is judged by its suffix: a hint is not worth a request to a store.
+    is_folder = path.suffix != ".npz" if isinstance(path, Url) else path.is_dir()
+    if isinstance(path, Url) or path.exists():
         guess = f" (did you mean '{'folder' if is_folder else 'npz'}:{text}'?)"
     else:
-        guess = nearest(kind, [*kinds, *plugins]) if kind not in kinds else f" ({kind}: of what?)"
+        guess = nearest(kind, [*kinds, *plugins]) if kind not in kinds else f" (nothing follows {kind}:)"
     raise SpellingError(f"unknown data {text!r}{guess}: write one of {SPELLINGS}")

@@ -1,4 +1,4 @@
-"""`sample`: 500 clothes of Fashion-MNIST's test set, which come with the package."""
+"""`sample`: 500 images of Fashion-MNIST's test set, bundled with the package."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from costcert.store.parquet import read_npz
 
 
 def sample(rest: str, split: str) -> Dataset:
-    """tools/make_sample.py says which images these are."""
+    """The images that tools/make_sample.py chose."""
     if rest or split != "test":
-        raise CostcertError("the sample is of the test set and has no parts: write `sample`")
+        raise CostcertError("the sample has only the split test and no options: write `sample`")
     with as_file(files("costcert") / "sample" / "fashion_mnist.npz") as path:
         arrays = read_npz(path)
     return ArrayDataset(

@@ -1,4 +1,4 @@
-"""Fixed parts of a data set, in its order."""
+"""Fixed subsets of a dataset, in its order."""
 
 from __future__ import annotations
 
@@ -16,47 +16,46 @@ if TYPE_CHECKING:
 
 
 class Subset(Dataset):
-    """Some images of another data set."""
+    """Some images of another dataset."""
 
-    def __init__(self, whole: Dataset, indices: Sequence[int], description: str) -> None:
+    def __init__(self, dataset: Dataset, indices: Sequence[int], description: str) -> None:
         super().__init__(
-            f"{whole.name} ({description})",
-            [whole.ids[index] for index in indices],
-            whole.labels[list(indices)],
-            class_names=whole.class_names,
-            split=whole.split,
+            f"{dataset.name} ({description})",
+            [dataset.ids[index] for index in indices],
+            dataset.labels[list(indices)],
+            class_names=dataset.class_names,
+            split=dataset.split,
         )
-        # Which classes there are does not depend on which images were chosen.
-        self.num_classes = whole.num_classes
-        self._whole = whole
+        # The subset may lack images of some classes, but has the same classes.
+        self.num_classes = dataset.num_classes
+        self._dataset = dataset
         self._indices = list(indices)
 
     def image(self, index: int) -> Image:
-        return self._whole.image(self._indices[index])
+        return self._dataset.image(self._indices[index])
 
     def fingerprint(self, index: int) -> str:
-        return self._whole.fingerprint(self._indices[index])
+        return self._dataset.fingerprint(self._indices[index])
 
 
 def limited(dataset: Dataset, limit: int, seed: int = 0) -> Dataset:
-    """`limit` images, chosen by a hash of seed and id.
+    """A random subset of `limit` images, chosen by a hash of seed and id.
 
-    So the choice is the same on every machine and with every version of every library, and a larger limit
-    only adds images.
+    So the choice does not depend on the machine or on library versions, and a larger limit only adds images.
     """
     limit = positive_int(limit, "the limit")
     if limit > len(dataset):
-        raise CostcertError(f"asked for {limit:,} images, but {dataset.name} has {len(dataset):,}")
+        raise CostcertError(f"requested {limit:,} images, but {dataset.name} has {len(dataset):,}")
 
-    def lot(index: int) -> bytes:
+    def random_key(index: int) -> bytes:
         return hashlib.sha256(f"{seed}/{dataset.ids[index]}".encode()).digest()
 
-    chosen = sorted(sorted(range(len(dataset)), key=lot)[:limit])
+    chosen = sorted(sorted(range(len(dataset)), key=random_key)[:limit])
     return Subset(dataset, chosen, f"limit {limit}, seed {seed}")
 
 
 def with_ids(dataset: Dataset, ids: Iterable[str]) -> Dataset:
-    """The images of these names."""
+    """The images with these ids."""
     wanted = dict.fromkeys(ids)
     if not wanted:
         raise CostcertError("the list of ids is empty: at least one is needed")
@@ -71,9 +70,9 @@ def with_ids(dataset: Dataset, ids: Iterable[str]) -> Dataset:
 
 
 def read_ids(path: Location) -> list[str]:
-    """One id a line; empty lines do not count."""
+    """The ids in a text file, one per line; empty lines are ignored."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CostcertError(f"cannot read the ids in {path}: expected a text file, one id a line") from error
+        raise CostcertError(f"cannot read ids from {path}: expected a text file, one id per line") from error
     return [line.strip() for line in lines if line.strip()]

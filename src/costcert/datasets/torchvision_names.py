@@ -1,4 +1,4 @@
-"""`torchvision:NAME` and `torchvision:NAME@ROOT`: torchvision's data sets, in their own order.
+"""`torchvision:NAME` and `torchvision:NAME@ROOT`: torchvision's datasets, in their own order.
 
 CIFAR's files are pickles; torchvision opens them only after it has checked that they are the published ones.
 """
@@ -29,12 +29,12 @@ NAMES = (
     "SVHN",
 )
 
-# Where torchvision keeps the labels, which differs from one data set to the next.
+# The attribute that holds the labels differs between the datasets of torchvision.
 _LABELS = ("targets", "labels", "_labels")
 
 
 class TorchvisionDataset(Dataset):
-    """Images named by their number in the split."""
+    """A dataset of torchvision; ids are numbers in the split."""
 
     def __init__(self, name: str, source: Any, split: str) -> None:
         labels = next((getattr(source, each) for each in _LABELS if hasattr(source, each)), None)
@@ -54,16 +54,16 @@ class TorchvisionDataset(Dataset):
 
 
 def torchvision(rest: str, split: str, *, download: bool = False) -> Dataset:
-    """Looks below ROOT, which is `data` unless said; fetches nothing unless `download` says so."""
+    """The dataset below ROOT (by default `data`); it is downloaded only if `download` is set."""
     from costcert.models.torchvision_repair import import_torchvision
 
     name, _, root = rest.partition("@")
     root = root or "data"
     if isinstance(locate(root), Url):
-        raise CostcertError(f"torchvision reads folders of this machine, not {root}: copy it, or use folder:")
+        raise CostcertError(f"torchvision reads local folders only, not {root}: copy it, or use folder:")
     if name not in NAMES:
         raise SpellingError(
-            f"unknown data set torchvision:{name}{nearest(name, NAMES)}: use one of {', '.join(NAMES)}"
+            f"unknown dataset torchvision:{name}{nearest(name, NAMES)}: use one of {', '.join(NAMES)}"
         )
     import_torchvision()
     make = getattr(import_module("torchvision.datasets"), name)
@@ -76,10 +76,10 @@ def torchvision(rest: str, split: str, *, download: bool = False) -> Dataset:
         source = make(root, download=download, **part)
     except (OSError, RuntimeError, ValueError) as error:
         if download:
-            raise CostcertError(f"torchvision:{name} could not be fetched into {root}: {error}") from error
+            raise CostcertError(f"torchvision:{name} could not be downloaded into {root}: {error}") from error
         raise CostcertError(
             f"torchvision:{name} ({split}) is not in {root}: {_first_sentence(error)}; pass --download, "
-            f"or where it lies, as in torchvision:{name}@FOLDER"
+            f"or name its folder, as in torchvision:{name}@FOLDER"
         ) from error
     return TorchvisionDataset(name, source, split)
 

@@ -84,7 +84,7 @@ class Example:
 
 def choose(folder: CertificatesFolder, defender: str) -> dict[str, str]:
     """Image ids and why: those that this defender certifies best, worst, and as well as half of all."""
-    patches = [patch for name, patch in folder.cases if name == defender]
+    patches = [patch for name, patch in folder.keys if name == defender]
     parts = [
         (
             part.image_ids,

@@ -1,1 +1,1 @@
-"""Tables 1 and 2 on disk and by URL."""
+"""Votes (table 1) and certificates (table 2) on disk and at URLs."""

@@ -1,9 +1,9 @@
-"""Certificates on disk: one shard per shard of votes, beside a manifest that names those votes."""
+"""Certificates on disk: one shard per shard of votes, and a manifest that names those votes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from costcert.certification.certificates import Certificates
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.patches import parse_patch
 from costcert.geometry.sizes import as_image_size
-from costcert.store.digests import Shards, seal
+from costcert.store.digests import Shards
 from costcert.store.files import MANIFEST, clear, join_manifest, read_sealed, sweep
 from costcert.store.locations import Location, locate
 from costcert.store.parquet import (
@@ -32,34 +32,6 @@ from costcert.votes.table import Votes
 VERSION = 2
 
 
-class CertificatesPlan(NamedTuple):
-    """A folder of certificates in the making: one shard per shard of votes."""
-
-    folder: Location
-    num_shards: int
-
-    @classmethod
-    def begin(cls, folder: Location, manifest: Mapping[str, Any], num_shards: int) -> CertificatesPlan:
-        join_manifest(folder, manifest, "certificates", VERSION)
-        sweep(folder)
-        return cls(folder, num_shards)
-
-    def missing(self) -> list[int]:
-        """Shards that are not there yet."""
-        return missing_shards(self.folder, self.num_shards)
-
-    def finished(self) -> Iterator[Certificates]:
-        """All certificates, read back once every shard is there."""
-        yield from CertificatesFolder(self.folder).shards()
-
-    def write(self, certificates: Certificates, number: int) -> None:
-        write_table(certificates_table(certificates), shard_path(self.folder, number))
-
-    def seal(self, made: Collection[int]) -> None:
-        """Note the digests of a complete folder, of which this run made these shards."""
-        seal(self.folder, self.num_shards, made)
-
-
 def certificates_manifest(
     votes: Mapping[str, Any],
     votes_digest: str | None,
@@ -67,9 +39,9 @@ def certificates_manifest(
     *,
     defenders: list[str],
     patches: list[str],
-    **asked: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-    """What a folder of certificates says of itself: what they are about, and the votes they came from."""
+    """The manifest of a folder of certificates: what was certified, and the votes it was derived from."""
     return {
         "format": "costcert certificates",
         "version": VERSION,
@@ -77,7 +49,7 @@ def certificates_manifest(
         "classifier": classifier.to_json(),
         "defenders": defenders,
         "patches": patches,
-        **asked,
+        **options,
         "votes": dict(votes),
         "votes_digest": votes_digest,
     }
@@ -109,12 +81,12 @@ def write_certificates(
     votes: Votes | str | Location | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write certificates to a folder or a URL as one shard.
+    """Write certificates to a folder or a URL.
 
     Args:
-        votes: what they came from. With the folder it was written to, the certificates note its digest, which
-            whatever reads both compares; `check`, `explore` and `report --votes` need that.
-        overwrite: remove other certificates that are there; by default they are refused.
+        votes: the votes that were certified. Pass the folder they were written to, and the manifest records
+            its digest, which `check`, `explore` and `report --votes` need.
+        overwrite: remove other certificates in the folder; by default they are refused.
     """
     images = {"images": len(certificates), "shard_size": len(certificates)}
     digest = None
@@ -131,7 +103,7 @@ def write_certificates(
         source, digest = written.manifest, written.digest()
         if written.num_images != len(certificates):
             raise StoreError(
-                f"{written.folder} are votes of {written.num_images} images, these certificates "
+                f"{written.folder} holds votes of {written.num_images} images, but these are certificates "
                 f"of {len(certificates)}: pass the votes they came from"
             )
     manifest = certificates_manifest(
@@ -145,17 +117,23 @@ def write_certificates(
     folder = locate(folder)
     if overwrite:
         clear(folder, "certificates")
-    # As many shards as the votes have, so that one shard is made of one shard.
-    ranges = shard_ranges(int(source["images"]), int(source["shard_size"]))
-    plan = CertificatesPlan.begin(folder, manifest, len(ranges))
-    missing = plan.missing()
-    for number, rows in enumerate(ranges):
+    target = begin_certificates(folder, manifest)
+    missing = target.missing()
+    for number in range(target.num_shards):
+        rows = target.images(number)
         part = certificates.select(slice(rows.start, rows.stop))
         if number in missing:
-            plan.write(part, number)
+            target.write(part, number)
         else:
             refuse_other(certificates_table(part), shard_path(folder, number))
-    plan.seal(missing)
+    target.seal(missing)
+
+
+def begin_certificates(folder: Location, manifest: Mapping[str, Any]) -> CertificatesFolder:
+    """A new folder with this manifest, or an unfinished one with the same manifest, to be completed."""
+    join_manifest(folder, manifest, "certificates", VERSION)
+    sweep(folder)
+    return CertificatesFolder(folder)
 
 
 def read_certificates(folder: str | Location) -> Certificates:
@@ -164,7 +142,10 @@ def read_certificates(folder: str | Location) -> Certificates:
 
 
 class CertificatesFolder:
-    """A folder of certificates, read a shard at a time; every byte is compared with its digest on the way."""
+    """A folder of certificates, read and written a shard at a time; a sealed shard is verified when read.
+
+    It has one shard per shard of the votes, so that a shard of certificates is made from one shard of votes.
+    """
 
     def __init__(self, folder: str | Location) -> None:
         self.folder = locate(folder)
@@ -173,14 +154,15 @@ class CertificatesFolder:
         where = str(self.folder / MANIFEST)
         votes = self.manifest.get("votes")
         if not isinstance(votes, dict):
-            raise StoreError(f"{where} is damaged: it does not say which votes were certified")
+            raise StoreError(f"{where} is damaged: it does not name the votes that were certified")
         self.num_classes = positive(votes, "num_classes", where)
         self._ranges = shard_ranges(positive(votes, "images", where), positive(votes, "shard_size", where))
-        self._shards = Shards(self.folder, sealed, len(self._ranges))
+        self.num_shards = len(self._ranges)
+        self._shards = Shards(self.folder, sealed, self.num_shards)
         self.classifier = Defence.from_json(self.manifest.get("classifier"), where)
         try:
             self.image_size = as_image_size(tuple(votes.get("image_size", ())))
-            self.cases = [
+            self.keys = [
                 (str(defender), parse_patch(patch))
                 for defender in self.manifest["defenders"]
                 for patch in self.manifest["patches"]
@@ -188,8 +170,23 @@ class CertificatesFolder:
         except (CostcertError, KeyError, TypeError) as error:
             raise StoreError(f"{where} is damaged: {error}") from None
 
+    def images(self, number: int) -> range:
+        """The images of a shard."""
+        return self._ranges[number]
+
+    def missing(self) -> list[int]:
+        """Numbers of the shards that are not written yet."""
+        return missing_shards(self.folder, self.num_shards)
+
+    def write(self, certificates: Certificates, number: int) -> None:
+        write_table(certificates_table(certificates), shard_path(self.folder, number))
+
+    def seal(self, made: Collection[int]) -> None:
+        """Write the digests of a complete folder; `made` are the shards that this run wrote."""
+        self._shards.seal(made)
+
     def shards(self) -> Iterator[Certificates]:
-        for number in range(len(self._ranges)):
+        for number in range(self.num_shards):
             yield self.shard(number)
 
     def shard(self, number: int) -> Certificates:
@@ -198,14 +195,14 @@ class CertificatesFolder:
             raise StoreError(f"{path} is missing: run certify again to complete {self.folder}")
         table = self._shards.read(number)
         images = len(self._ranges[number])
-        if table.num_rows != images * len(self.cases):
+        if table.num_rows != images * len(self.keys):
             raise StoreError(
-                f"{path} holds {table.num_rows} certificates, expected {images * len(self.cases)}: "
+                f"{path} holds {table.num_rows} certificates, expected {images * len(self.keys)}: "
                 "make it again"
             )
         columns = {name: plain_column(table, name, path) for name in table.column_names}
         results = {}
-        for index, (defender, patch) in enumerate(self.cases):
+        for index, (defender, patch) in enumerate(self.keys):
             rows = slice(index * images, (index + 1) * images)
             try:
                 fits = (columns["defender"][rows] == defender).all()

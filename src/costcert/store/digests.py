@@ -1,9 +1,9 @@
-"""What makes a changed byte in a finished folder noticeable.
+"""Digests that make any changed byte of a finished folder detectable.
 
 A finished folder is sealed: its manifest ends with the SHA-256 of every shard and, last, with that of its own
-text without this last line. So one digest stands for all bytes of a folder, and certificates name the votes
-they came from by it. Sealing comes last and is the same whoever does it, so a run that was killed before is
-sealed by the one that completes it. Whatever reads a sealed folder compares.
+text without this last entry. So one digest covers all bytes of a folder, and certificates identify the votes
+they came from by it. Sealing is the last step and its result does not depend on which process does it: if a
+run is killed before it seals, the run that completes the folder seals it. Every reader verifies the digests.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 from costcert.errors import StoreError
 from costcert.store.files import (
     MANIFEST,
-    OF_MANIFEST,
-    OF_SHARDS,
+    MANIFEST_DIGEST,
+    SHARD_DIGESTS,
     Sealed,
     read_json,
     sealed_content,
+    without_digests,
     write_json,
 )
 from costcert.store.locations import Location
@@ -38,38 +39,39 @@ def file_digest(path: Location) -> str:
 
 
 def seal(folder: Location, num_shards: int, made: Collection[int]) -> dict[str, str]:
-    """Write digests into the manifest of a complete folder; those of shards not made just now are kept."""
-    there = read_json(folder / MANIFEST)
-    old = there.get(OF_SHARDS)
+    """Write digests into the manifest of a complete folder, and return those of the shards.
+
+    Shards in `made` are hashed; digests that the manifest already has for the others are kept.
+    """
+    manifest = read_json(folder / MANIFEST)
+    old = manifest.get(SHARD_DIGESTS)
     old = old if isinstance(old, dict) else {}
     paths = [shard_path(folder, number) for number in range(num_shards)]
-    fresh = {paths[number].name for number in made}
+    new = {paths[number].name for number in made}
     shards = {
-        path.name: old[path.name] if path.name in old and path.name not in fresh else file_digest(path)
+        path.name: old[path.name] if path.name in old and path.name not in new else file_digest(path)
         for path in paths
     }
-    sealed = sealed_content(_plain(there), shards)
-    if sealed != there:
+    sealed = sealed_content(without_digests(manifest), shards)
+    if sealed != manifest:
         write_json(folder / MANIFEST, sealed)
     return shards
 
 
 def replace_manifest(folder: Location, content: Mapping[str, Any]) -> None:
-    """Another manifest for the same shards: a sealed folder stays sealed."""
-    shards = read_json(folder / MANIFEST).get(OF_SHARDS)
-    write_json(folder / MANIFEST, content if shards is None else sealed_content(_plain(content), shards))
+    """Replace a folder's manifest and keep its shards; a sealed folder is sealed again."""
+    shards = read_json(folder / MANIFEST).get(SHARD_DIGESTS)
+    if shards is not None:
+        content = sealed_content(without_digests(content), shards)
+    write_json(folder / MANIFEST, content)
 
 
 class Shards:
-    """The shards of one folder, each compared with its digest while it is read.
-
-    Args:
-        sealed: the folder's manifest.
-    """
+    """The shards of a folder; where the folder is sealed, each is compared with its digest when read."""
 
     def __init__(self, folder: Location, sealed: Sealed, num_shards: int) -> None:
-        self._folder, self._count = folder, num_shards
-        self._plain, self._digests, self._digest = sealed
+        self._folder, self._num_shards = folder, num_shards
+        self._manifest, self._digests, self._digest = sealed
 
     def read(self, number: int) -> Any:
         """One shard as a table."""
@@ -78,18 +80,17 @@ class Shards:
         return read_table(path, digest=expected)
 
     def seal(self, made: Collection[int]) -> None:
-        """Note the digests of a complete folder, of which this run made these shards."""
-        self._digests = seal(self._folder, self._count, made)
-        self._digest = str(sealed_content(self._plain, self._digests)[OF_MANIFEST])
+        """Write the digests of a complete folder; `made` are the shards that this run wrote."""
+        self._digests = seal(self._folder, self._num_shards, made)
+        self._digest = self._manifest_digest(self._digests)
 
     def digest(self) -> str:
-        """What stands for all bytes of the folder: as it is sealed with, or would be."""
+        """The digest that covers all bytes of the folder; computed if the folder is not sealed yet."""
         if self._digest is None:
-            paths = [shard_path(self._folder, number) for number in range(self._count)]
+            paths = [shard_path(self._folder, number) for number in range(self._num_shards)]
             self._digests = {path.name: file_digest(path) for path in paths}
-            self._digest = str(sealed_content(self._plain, self._digests)[OF_MANIFEST])
+            self._digest = self._manifest_digest(self._digests)
         return self._digest
 
-
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key not in (OF_SHARDS, OF_MANIFEST)}
+    def _manifest_digest(self, shards: dict[str, str]) -> str:
+        return str(sealed_content(self._manifest, shards)[MANIFEST_DIGEST])

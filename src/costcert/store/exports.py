@@ -1,4 +1,4 @@
-"""Certificates as one file for other programs: Parquet, CSV or JSON by the file's ending."""
+"""Certificates exported to one file for other programs: Parquet, CSV or JSON, by the file name's suffix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Export:
-    """A file that grows by shards and takes its name when it is complete."""
+    """A file that is written shard by shard and renamed to its path once it is complete."""
 
     def __init__(self, path: Location, manifest: Mapping[str, Any]) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class Export:
 
 
 class _Writer:
-    """One way to put a table into a file."""
+    """Writes tables to a file of one format."""
 
     def __init__(self, path: Path, schema: Any, manifest: Mapping[str, Any]) -> None:
         raise NotImplementedError
@@ -90,17 +90,17 @@ class _Csv(_Writer):
 
 
 class _Json(_Writer):
-    """One object: manifest, certificates (a row each), accuracy."""
+    """One object: the manifest, the certificates (one object per row) and the accuracies."""
 
     def __init__(self, path: Path, schema: Any, manifest: Mapping[str, Any]) -> None:
         self._file = path.open("w", encoding="utf-8")
         self._file.write(f'{{"manifest": {json.dumps(manifest, ensure_ascii=False)},\n"certificates": [')
-        self._between = "\n"
+        self._separator = "\n"
 
     def write(self, table: Any) -> None:
         for row in table.to_pylist():
-            self._file.write(self._between + json.dumps(row, ensure_ascii=False))
-            self._between = ",\n"
+            self._file.write(self._separator + json.dumps(row, ensure_ascii=False))
+            self._separator = ",\n"
 
     def finish(self, accuracy: pd.DataFrame) -> None:
         rows = json.dumps(accuracy.to_dict(orient="records"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and manifests that say what a folder holds."""
+"""Atomic writes, and manifests that describe what a folder holds."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from costcert.store.locations import Location, Url
 
 MANIFEST = "manifest.json"
 # The last two entries of a finished folder's manifest; see digests.py.
-OF_SHARDS, OF_MANIFEST = "shard_digests", "manifest_digest"
+SHARD_DIGESTS, MANIFEST_DIGEST = "shard_digests", "manifest_digest"
 
 
 @contextmanager
 def atomic_write(path: Location, *, only_if_new: bool = False) -> Iterator[Path]:
-    """A temporary path to write to; it takes the name `path` once all of it is on disk.
+    """A temporary path to write to; it is renamed to `path` once all of it is on disk.
 
-    If anything fails the temporary file is removed and `path` stays as it was. What a URL names is uploaded
-    at once when it is complete.
+    If anything fails, the temporary file is removed and `path` stays as it was. A URL is uploaded in one
+    request when the file is complete.
 
     Args:
-        only_if_new: leave a file that another process put into a store meanwhile as it is.
+        only_if_new: do not replace a file that another process has uploaded in the meantime.
     """
     if isinstance(path, Url):
         with _uploaded(path, only_if_new) as temporary:
@@ -45,7 +45,7 @@ def atomic_write(path: Location, *, only_if_new: bool = False) -> Iterator[Path]
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise StoreError(_why(path, error)) from error
+        raise StoreError(_write_failure(path, error)) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -59,16 +59,16 @@ def _uploaded(url: Url, only_if_new: bool) -> Iterator[Path]:
             yield temporary
             url.put(temporary, only_if_new=only_if_new)
     except OSError as error:
-        raise StoreError(_why(url, error)) from error
+        raise StoreError(_write_failure(url, error)) from error
 
 
 def sweep(folder: Location) -> None:
-    """Remove what a killed writer of this machine left in `folder`; in a store it leaves nothing."""
+    """Remove temporary files of killed processes of this machine; uploads to a URL leave none."""
     if isinstance(folder, Url):
         return
     for leftover in folder.glob(".*.tmp"):
         *_, host, number, _ = leftover.name.split(".")
-        # Whether a process of another machine is still at work cannot be told from here.
+        # Another machine's process may still be running, and that cannot be checked from here.
         if host == _host() and number.isdigit() and not _alive(int(number)):
             with suppress(OSError):
                 leftover.unlink()
@@ -85,19 +85,19 @@ def manifest_text(content: Mapping[str, Any]) -> str:
 
 def read_json(path: Location) -> Any:
     if not path.is_file():
-        raise StoreError(f"{path} is not there, or no file")
+        raise StoreError(f"{path} is not there, or is not a file")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError):
-        raise StoreError(f"{path} cannot be read as JSON: it is damaged or of another program") from None
+        raise StoreError(f"{path} cannot be read as JSON: it is damaged or not of costcert") from None
 
 
 class Sealed(NamedTuple):
-    """A manifest, and the digests it was sealed with, where it is.
+    """A manifest without its digests, and these digests; they are None where the folder is not sealed.
 
     Args:
-        shards: SHA-256 of each shard by its name.
-        digest: what stands for all bytes of the folder.
+        shards: SHA-256 of each shard, by file name.
+        digest: the manifest's own, which covers all bytes of the folder.
     """
 
     content: dict[str, Any]
@@ -106,17 +106,17 @@ class Sealed(NamedTuple):
 
 
 def read_sealed(folder: Location, kind: str, *versions: int) -> Sealed:
-    """The manifest of a folder of this kind, or a sentence about why it is none, or not as it was sealed."""
+    """The manifest of a folder of this kind; raises if it is another kind, or changed after it was sealed."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise StoreError(f"{folder} is not there: expected a folder of {kind}")
     if not path.is_file():
-        raise StoreError(f"{folder} holds no {MANIFEST}, so it is no folder of {kind}")
+        raise StoreError(f"{folder} holds no {MANIFEST}, so it is not a folder of {kind}")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != f"costcert {kind}":
         raise StoreError(f"{path} is not the manifest of {kind}: its format is {_format_of(content)}")
-    plain = {key: value for key, value in content.items() if key not in (OF_SHARDS, OF_MANIFEST)}
-    shards, digest = content.get(OF_SHARDS), content.get(OF_MANIFEST)
+    plain = without_digests(content)
+    shards, digest = content.get(SHARD_DIGESTS), content.get(MANIFEST_DIGEST)
     if (shards is not None or digest is not None) and content != sealed_content(plain, shards):
         raise StoreError(
             f"{path} is not the manifest that was sealed: it was changed since; make {folder} again"
@@ -130,22 +130,27 @@ def read_sealed(folder: Location, kind: str, *versions: int) -> Sealed:
 
 
 def sealed_content(plain: Mapping[str, Any], shards: Any) -> dict[str, Any]:
-    """A manifest with the digests of its shards and, last, that of its own text without this last line."""
-    sealed = {**plain, OF_SHARDS: shards}
-    return {**sealed, OF_MANIFEST: hashlib.sha256(manifest_text(sealed).encode()).hexdigest()}
+    """A manifest with the digests of its shards and, last, that of its own text without this last entry."""
+    sealed = {**plain, SHARD_DIGESTS: shards}
+    return {**sealed, MANIFEST_DIGEST: hashlib.sha256(manifest_text(sealed).encode()).hexdigest()}
+
+
+def without_digests(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest as it was before sealing."""
+    return {key: value for key, value in content.items() if key not in (SHARD_DIGESTS, MANIFEST_DIGEST)}
 
 
 def join_manifest(folder: Location, content: Mapping[str, Any], kind: str, version: int) -> None:
-    """Begin a folder with this manifest, or go on with one that has the same; refuse any other."""
+    """Begin a folder with this manifest, or continue one that has the same; refuse any other."""
     plain = json.loads(json.dumps(content))
     if not folder.exists() or (folder.is_dir() and all(map(_is_temporary, folder.iterdir()))):
         write_json(folder / MANIFEST, plain, only_if_new=True)
     elif not folder.is_dir():
         raise StoreError(f"{folder} is a file, but a folder is to be written there: choose another name")
-    # Also after writing: another run may have begun at the same moment.
-    there = read_sealed(folder, kind, version).content
-    if there != plain:
-        key, theirs, ours = _difference(there, plain)
+    # Read back even after writing: another run may have begun the folder at the same moment.
+    found = read_sealed(folder, kind, version).content
+    if found != plain:
+        key, theirs, ours = _difference(found, plain)
         raise StoreError(
             f"{folder} holds another run: its {key} is {_short(theirs)}, this run's is {_short(ours)}; "
             "choose another folder, or remove that one"
@@ -153,29 +158,29 @@ def join_manifest(folder: Location, content: Mapping[str, Any], kind: str, versi
 
 
 def clear(folder: Location, kind: str) -> None:
-    """Remove a folder's shards and then its manifest, so that another run can begin there."""
+    """Remove a folder's shards and then its manifest, so that a new run can be written to it."""
     if not folder.exists() or not any(True for _ in folder.iterdir()):
         return
     manifest = folder / MANIFEST
     content = read_json(manifest) if manifest.is_file() else {}
     if not isinstance(content, dict) or content.get("format", f"costcert {kind}") != f"costcert {kind}":
-        raise StoreError(f"{folder} is no folder of {kind}, and nothing else is overwritten: choose another")
+        raise StoreError(f"{folder} is not a folder of {kind}, so it is not overwritten: choose another")
     ours = [path for path in folder.iterdir() if re.fullmatch(r"shard-\d{5,}\.parquet", path.name)]
     for path in [*ours, manifest]:
         path.unlink(missing_ok=True)
 
 
 def _is_temporary(path: Location) -> bool:
-    """Of a run that is beginning just now, or was killed before it had a manifest."""
+    """Whether this is a file of a run that is just beginning, or was killed before it wrote a manifest."""
     return path.name.startswith(".") and path.suffix == ".tmp"
 
 
 def _difference(theirs: Any, ours: Any) -> tuple[str, Any, Any]:
-    """The first place where two manifests differ, as a path of keys, and what stands there."""
+    """The first entry in which two manifests differ, as a path of keys, and both values."""
     path = []
     while isinstance(theirs, dict) and isinstance(ours, dict):
         keys = {**theirs, **ours}
-        # A key with null differs from no key at all.
+        # A key with the value null differs from a missing key.
         key = next(key for key in keys if (key in theirs, theirs.get(key)) != (key in ours, ours.get(key)))
         path.append(key)
         theirs, ours = theirs.get(key), ours.get(key)
@@ -191,15 +196,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _why(path: Location, error: OSError) -> str:
+def _write_failure(path: Location, error: OSError) -> str:
     if error.errno == errno.ENOSPC:
-        return f"the disk is full: {path} was not written; what was finished before it is kept"
-    # Arrow's own words would name the temporary file.
+        return f"the disk is full: {path} was not written; files finished before it are kept"
+    # The message of Arrow would name the temporary file.
     return f"cannot write {path}: {(os.strerror(error.errno) if error.errno else str(error)).lower()}"
 
 
 def _host() -> str:
-    """This machine's name, as a part of a file's name."""
+    """This machine's name, made safe for a file name."""
     return re.sub(r"[^\w-]", "-", platform.node()) or "here"
 
 
@@ -214,7 +219,7 @@ def _alive(process: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    # Not every system can open a folder; where it cannot, the rename is as durable as it gets.
+    # Not every system can open a folder; there the rename cannot be made more durable.
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

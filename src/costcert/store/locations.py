@@ -1,8 +1,8 @@
-"""Where things lie: a path of this machine, or a URL such as s3://bucket/votes.
+"""Locations of files and folders: a local path, or a URL such as s3://bucket/votes.
 
 A `Url` has the few methods of `pathlib.Path` that this package uses, over fsspec. It is our own class so that
-everything asked of a store goes through one place: stores fail in many ways, each with exceptions of its own,
-and a user gets one sentence; and nothing is answered from a cache, because others write to the same folder.
+every request to an object store goes through one place: each store fails with exceptions of its own, which
+become one error sentence here; and listings are never cached, because other processes write to the folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from costcert.errors import CostcertError, SpellingError, StoreError
 
-# Where a file appears whole or not at all, with the package that knows the way and our extra that brings it.
+# Stores with atomic uploads: the package that reads and writes each, and the extra that installs it.
 _STORES = {
     "s3": ("s3fs", "s3"),
     "s3a": ("s3fs", "s3"),
@@ -29,13 +29,13 @@ _STORES = {
     "abfss": ("adlfs", "az"),
     "memory": ("fsspec", "s3"),
 }
-# Azure writes container@account; anywhere else what stands before an @ is somebody's name or secret.
+# Azure writes container@account; in other URLs the part before an @ is a user name or a secret.
 _WITH_ACCOUNT = ("az", "abfs", "abfss")
 
 
 @dataclass(frozen=True)
 class Url:
-    """A file or a folder of a store.
+    """A file or a folder in an object store.
 
     Args:
         path: bucket and key.
@@ -64,20 +64,20 @@ class Url:
 
     @property
     def parents(self) -> list[Url]:
-        """The folders it lies in, the nearest first and the bucket last."""
+        """The folders that contain it, the innermost first and the bucket last."""
         return [Url(self.scheme, path) for path in self.path.parents if path.name]
 
     @property
     def parent(self) -> Url:
         if not self.parents:
-            raise StoreError(f"{self} lies in no folder: name one below it")
+            raise StoreError(f"{self} is a bucket and has no parent folder: name a folder in it")
         return self.parents[0]
 
     def with_name(self, name: str) -> Url:
         return self.parent / name
 
     def resolve(self) -> Url:
-        """Itself: a URL means the same everywhere."""
+        """The URL itself: it is absolute already."""
         return self
 
     def exists(self) -> bool:
@@ -100,17 +100,17 @@ class Url:
         return [name for name, kind in self._listed() if kind == "directory"]
 
     def files(self) -> list[tuple[str, int]]:
-        """All files below it, listed at once: their paths from here, and their sizes."""
-        with self._asking("list") as (store, path):
+        """All files below it, from one listing: their relative paths and their sizes."""
+        with self._request("list") as (store, path):
             store.invalidate_cache()
             root = store._strip_protocol(path).rstrip("/")
             found = store.find(path, detail=True).items()
             below = [(name[len(root) + 1 :], int(info["size"])) for name, info in found]
-        # A key may have empty parts, which no path can spell.
+        # A key may have empty parts, which a path cannot express.
         return [(name, size) for name, size in below if "" not in name.split("/")]
 
     def read_bytes(self) -> bytes:
-        with self._asking("read") as (store, path):
+        with self._request("read") as (store, path):
             content: bytes = store.cat_file(path)
             return content
 
@@ -119,37 +119,38 @@ class Url:
 
     @contextmanager
     def open(self, mode: str) -> Iterator[IO[bytes]]:
-        """To read parts of it; only what is read is fetched."""
-        with self._asking("read") as (store, path), store.open(path, mode) as file:
+        """Open for reading; only the parts that are read are downloaded."""
+        with self._request("read") as (store, path), store.open(path, mode) as file:
             yield file
 
     def fetch(self, copy: Path) -> None:
-        with self._asking("read") as (store, path):
+        """Download it to a local path."""
+        with self._request("read") as (store, path):
             store.get_file(path, str(copy))
 
     def put(self, content: Path, *, only_if_new: bool = False) -> None:
-        """Upload a file at once, so that nobody ever sees half of it."""
+        """Upload a file in one request, so that no reader sees it half-written."""
         if self.scheme not in _STORES:
             raise StoreError(
                 f"cannot write {self}: at {self.scheme}:// a file can be seen half-written; write to a "
                 f"store ({', '.join(_STORES)}) or to this machine"
             )
-        with self._asking("write") as (store, path):
+        with self._request("write") as (store, path):
             try:
                 store.put_file(str(content), path, mode="create" if only_if_new else "overwrite")
             except Exception:
-                # How a store says that somebody else was first differs; that they were does not.
+                # Stores report differently that another process was first, so look for its file.
                 if not (only_if_new and self.exists()):
                     raise
 
     def unlink(self, missing_ok: bool = False) -> None:
         if not missing_ok or self.exists():
-            with self._asking("remove") as (store, path):
+            with self._request("remove") as (store, path):
                 store.rm_file(path)
 
     def _kind(self) -> str | None:
-        """`file` or `directory`, or None where nothing is there."""
-        with self._asking("read") as (store, path):
+        """`file` or `directory`, or None if it does not exist."""
+        with self._request("read") as (store, path):
             store.invalidate_cache()
             try:
                 return str(store.info(path)["type"])
@@ -157,8 +158,8 @@ class Url:
                 return None
 
     def _listed(self) -> list[tuple[str, str]]:
-        """Names and kinds of what is in it."""
-        with self._asking("list") as (store, path):
+        """Names and kinds of its entries."""
+        with self._request("list") as (store, path):
             store.invalidate_cache()
             root = store._strip_protocol(path).rstrip("/")
             found = [(info["name"].rstrip("/"), str(info["type"])) for info in store.ls(path, detail=True)]
@@ -166,22 +167,22 @@ class Url:
         return [(name.rpartition("/")[2], kind) for name, kind in found if name != root]
 
     @contextmanager
-    def _asking(self, doing: str) -> Iterator[tuple[Any, str]]:
-        """The store and the path to ask it for; whatever it raises becomes one sentence."""
+    def _request(self, action: str) -> Iterator[tuple[Any, str]]:
+        """The store and the path in it; any exception becomes a `StoreError` with one sentence."""
         try:
             yield self._store(), str(self)
         except CostcertError:
             raise
         except Exception as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            if isinstance(error, FileNotFoundError) and doing != "write":
-                # Of what is to be read, stores often say no more than its name.
+            if isinstance(error, FileNotFoundError) and action != "write":
+                # The message of many stores is only the file's name.
                 reason = "it is not there"
-            raise StoreError(f"cannot {doing} {self}: {_as_clause(reason)}") from error
+            raise StoreError(f"cannot {action} {self}: {_as_clause(reason)}") from error
 
     def _store(self) -> Any:
-        """fsspec keeps one store for each process and bucket."""
-        package, extra = _STORES.get(self.scheme, (f"what fsspec reads {self.scheme}:// with", ""))
+        """The file system of fsspec, which keeps one per process and bucket."""
+        package, extra = _STORES.get(self.scheme, (f"a package of fsspec for {self.scheme}://", ""))
         try:
             from fsspec.core import url_to_fs
 
@@ -196,10 +197,10 @@ Location = Path | Url
 
 
 def locate(text: str | Location) -> Location:
-    """A path, or what a URL names; a URL with a secret in it is refused, whatever it is for.
+    """The local path or the `Url` that a text names; a URL that contains credentials is refused.
 
-    Folders and reports say where they came from, so secrets are taken from where each store looks for them:
-    the environment, or files in the home folder.
+    Manifests and reports record where data came from, so credentials belong where each store looks for them:
+    in the environment, or in files in the home folder.
     """
     if isinstance(text, Path | Url):
         return text
@@ -212,8 +213,8 @@ def locate(text: str | Location) -> Location:
     account, _, _ = host.rpartition("@")
     if "?" in rest or (account and (scheme not in _WITH_ACCOUNT or ":" in account)):
         raise SpellingError(
-            f"a URL of {scheme}:// with a name, a password or a query in it is not taken, because what is "
-            "written may name it: leave them out, and set them where the store looks for them (see "
+            f"a {scheme}:// URL with a name, a password or a query in it is refused, because manifests and "
+            "reports record URLs: leave them out, and set them where the store looks for them (see "
             "docs/scale.md)"
         )
     if scheme in ("file", "local"):
@@ -226,7 +227,7 @@ def locate(text: str | Location) -> Location:
 
 @contextmanager
 def fetched(path: Location) -> Iterator[Path]:
-    """The file as one of this machine: itself, or a copy that is gone afterwards."""
+    """The file as a local path: itself, or a temporary download."""
     if isinstance(path, Path):
         yield path
         return
@@ -237,6 +238,6 @@ def fetched(path: Location) -> Iterator[Path]:
 
 
 def _as_clause(reason: str) -> str:
-    """The first line, to follow a colon."""
+    """The first line of a message, ready to follow a colon."""
     line = (reason.strip().splitlines() or [""])[0].rstrip(".")
     return line[:1].lower() + line[1:]

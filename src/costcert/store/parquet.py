@@ -1,4 +1,4 @@
-"""Parquet shards and numpy archives, checked while they are read. No pickle is ever opened."""
+"""Parquet shards and numpy archives, validated while they are read. No pickle is ever opened."""
 
 from __future__ import annotations
 
@@ -18,26 +18,38 @@ from costcert.errors import StoreError
 from costcert.store.files import atomic_write
 from costcert.store.locations import Location, fetched
 
-# An unknown compression or a password is a RuntimeError.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
+# numpy and zipfile also raise a RuntimeError, for an unknown compression or a password.
+_NPZ_ERRORS = (
+    ValueError,
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
 
 
 def shard_path(folder: Location, number: int) -> Location:
-    """Shards are numbered, never named by a manifest, so no manifest can point outside its folder."""
+    """The path of a shard. Manifests do not name shards, so none can point outside its folder."""
     return folder / f"shard-{number:05d}.parquet"
 
 
 def missing_shards(folder: Location, count: int) -> list[int]:
-    """Numbers of the shards that are not there yet, by one look at the folder."""
-    there = {path.name for path in folder.iterdir()}
-    return [number for number in range(count) if shard_path(folder, number).name not in there]
+    """Numbers of the shards that are not written yet, from one listing of the folder."""
+    present = {path.name for path in folder.iterdir()}
+    return [number for number in range(count) if shard_path(folder, number).name not in present]
 
 
 def shard_ranges(images: int, size: int) -> list[range]:
+    """The images of each shard."""
     return [range(start, min(start + size, images)) for start in range(0, images, size)]
 
 
 def lists(values: npt.NDArray[Any]) -> Any:
+    """An Arrow column of fixed-size lists, one per row of a two-dimensional array."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
@@ -48,42 +60,45 @@ def write_table(table: Any, path: Location) -> None:
 
 
 def read_table(path: Location, columns: list[str] | None = None, *, digest: str | None = None) -> Any:
-    """The table in a file; with a digest only if its bytes have that SHA-256."""
+    """The table in a file; with a digest, a file with another SHA-256 is refused."""
     try:
-        # A shard fits into memory. What is hashed and what is read are the same bytes.
+        # Read once, so that what is hashed is what is parsed; a shard fits into memory.
         content = path.read_bytes()
         if digest is not None and hashlib.sha256(content).hexdigest() != digest:
             raise StoreError(f"{path} is not the file that was sealed: it was changed since; make it again")
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             return file.read(columns)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
+        raise _not_parquet(path) from error
 
 
 def refuse_other(table: Any, path: Location) -> None:
-    """Nothing is dropped in silence: what stands there already must be the same, to the last cell."""
+    """Raise if a finished shard differs in any cell from the table that would have been written."""
     if not read_table(path).equals(table):
         raise StoreError(
-            f"{path} holds something else than what is to be written: choose another folder, or pass "
-            "overwrite=True"
+            f"{path} differs from what is to be written: choose another folder, or pass overwrite=True"
         )
 
 
 def has_column(path: Location, name: str) -> bool:
-    """Whether the table has such a column; only its footer is read."""
+    """Whether the table has this column; only the file's footer is read."""
     try:
         with path.open("rb") as file:
             return name in pq.read_schema(file).names
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(f"{path} is no readable Parquet file: damaged, cut short or foreign") from error
+        raise _not_parquet(path) from error
+
+
+def _not_parquet(path: Location) -> StoreError:
+    return StoreError(f"{path} cannot be read as Parquet: it is damaged, cut short or of another format")
 
 
 def _column(table: Any, name: str, path: Location) -> Any:
     if name not in table.column_names:
-        raise StoreError(f"{path} has no column {name!r}, so it is no shard of this folder")
+        raise StoreError(f"{path} has no column {name!r}, so it is not a shard of this folder")
     column = table.column(name).combine_chunks()
     if column.null_count:
-        raise StoreError(f"{path} has empty places in its column {name!r}: make it again")
+        raise StoreError(f"{path} has missing values in its column {name!r}: make it again")
     return column
 
 
@@ -97,7 +112,7 @@ def list_column(table: Any, name: str, path: Location) -> npt.NDArray[Any]:
         raise StoreError(f"{path}: its column {name!r} does not hold one list of equal length per image")
     values = column.flatten()
     if values.null_count:
-        raise StoreError(f"{path} has empty places in its column {name!r}: make it again")
+        raise StoreError(f"{path} has missing values in its column {name!r}: make it again")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(table.num_rows, -1)
 
 
@@ -108,16 +123,18 @@ def read_npz(path: Location) -> dict[str, npt.NDArray[Any]]:
         with fetched(path) as copy, copy.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise StoreError(f"{path} is no .npz archive: save it with numpy.savez")
+                raise StoreError(f"{path} is not an .npz archive: save it with numpy.savez")
             return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, *_ZIP_ERRORS) as error:
+    except _NPZ_ERRORS as error:
         raise StoreError(
-            f"{path} cannot be read as .npz: damaged, cut short, foreign, or holding Python objects"
+            f"{path} cannot be read as .npz: it is damaged, cut short, of another format or holds Python "
+            "objects"
         ) from error
 
 
 def positive(content: Mapping[str, Any], key: str, where: str) -> int:
+    """A positive integer of a manifest."""
     value = content.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 40:
-        raise StoreError(f"{where} is damaged: {key} should be a positive whole number, got {value!r}")
+        raise StoreError(f"{where} is damaged: {key} should be a positive integer, got {value!r}")
     return value

@@ -1,7 +1,7 @@
-"""A run, reopened: votes, certificates of them, and the classifier both are about, in one place.
+"""Reopens a run: its votes, the certificates derived from them, and the classifier that both describe.
 
-Certificates note the digest of their votes. Here, where both are opened, the two are compared, so that
-nothing is ever shown, reported or deployed on the strength of certificates that came from other votes.
+Certificates record the digest of their votes. It is compared here, where both are opened, so that
+certificates of other votes are never shown, reported or deployed.
 """
 
 from __future__ import annotations
@@ -20,81 +20,76 @@ from costcert.votes.defence import Defence
 
 @dataclass(frozen=True)
 class Run:
-    """A folder of votes, and the certificates that came from it where there are any."""
+    """A folder of votes and, if there are any, the certificates derived from them."""
 
     votes: VotesFolder
     certificates: CertificatesFolder | None = None
 
     @property
     def classifier(self) -> Defence:
-        """Which ballots count, and how ties go; certificates may be of several defenders."""
+        """What was certified, or what voted; without a defender, as certificates may have several."""
         return self.votes.classifier if self.certificates is None else self.certificates.classifier
 
     def classifier_by(self, defender: str | None = None, patch: Patch | str | int | None = None) -> Defence:
-        """The one classifier of a defender, for the patch it masks for, if it masks.
+        """The classifier with one defender and, if that defender masks, the patch it masks for.
 
         Args:
-            defender: of those that were certified; CostCert, or the only one, by default.
-            patch: of those that were certified; the only one by default.
+            defender: one that was certified; by default costcert, or else the first.
+            patch: one that was certified; may be left out if there is only one.
         """
         certificates = self.certificates
-        names = (
-            ["costcert"] if certificates is None else list(dict.fromkeys(d for d, _ in certificates.cases))
-        )
+        keys = [] if certificates is None else certificates.keys
+        names = list(dict.fromkeys(name for name, _ in keys)) or ["costcert"]
         if defender is None:
             defender = "costcert" if "costcert" in names else names[0]
         if certificates is not None and defender not in names:
-            raise CostcertError(
-                f"{defender} was not certified there, only {', '.join(names)}: name one of them"
-            )
+            raise CostcertError(f"{defender} was not certified, only {', '.join(names)}: name one of them")
         chosen = replace(self.classifier, defender=defender)
         if not find(defender).masks or chosen.mask is not None:
             return chosen
-        known = [] if certificates is None else list(dict.fromkeys(patch for _, patch in certificates.cases))
-        if patch is None and len(known) != 1:
-            raise CostcertError(
-                f"{defender} predicts by masking a patch: say which, as in "
-                f"{known[0] if known else 'square:32'}"
-            )
-        mask = concrete(known[0] if patch is None else patch, self.votes.image_size)
-        if known and mask not in known:
-            raise CostcertError(
-                f"{mask} was not certified there, only {', '.join(map(str, known))}: name one of them"
-            )
+        certified = list(dict.fromkeys(patch for _, patch in keys))
+        if patch is None and len(certified) != 1:
+            example = certified[0] if certified else "square:32"
+            raise CostcertError(f"{defender} predicts by masking a patch: say which, as in {example}")
+        mask = concrete(certified[0] if patch is None else patch, self.votes.image_size)
+        if certified and mask not in certified:
+            shown = ", ".join(map(str, certified))
+            raise CostcertError(f"{mask} was not certified, only {shown}: name one of them")
         return replace(chosen, mask=mask)
 
 
 def open_run(path: str | Location, votes: str | Location | None = None) -> Run:
-    """Votes, or certificates and the votes they came from.
+    """Open a folder of votes, or a folder of certificates together with its votes.
 
     Args:
         path: a folder of votes or of certificates.
-        votes: where the votes of certificates are; a folder `votes` beside them by default.
+        votes: the votes of the certificates; by default the folder `votes` next to them.
     """
     path = locate(path)
     content = read_json(path / MANIFEST) if (path / MANIFEST).is_file() else {}
     if not isinstance(content, dict) or content.get("format") != "costcert certificates":
         if votes is not None:
-            raise CostcertError(f"{path} holds no certificates, so it has no votes elsewhere: leave them out")
+            raise CostcertError(f"{path} does not hold certificates: leave --votes out")
         return Run(VotesFolder(path))
-    beside = path.parent / "votes" if votes is None else locate(votes)
-    if votes is None and not beside.is_dir():
-        raise CostcertError(f"{path} holds certificates: say with --votes where their ballots are")
-    return Run(VotesFolder(beside), certificates_of(path, VotesFolder(beside)))
+    votes_path = path.parent / "votes" if votes is None else locate(votes)
+    if votes is None and not votes_path.is_dir():
+        raise CostcertError(f"{path} holds certificates, but no folder of votes is next to it: pass --votes")
+    opened = VotesFolder(votes_path)
+    return Run(opened, certificates_of(path, opened))
 
 
 def certificates_of(path: str | Location, votes: VotesFolder) -> CertificatesFolder:
-    """Certificates that came from these very votes."""
+    """The certificates in a folder; raises if they were not derived from these votes."""
     certificates = CertificatesFolder(path)
-    noted = certificates.manifest.get("votes_digest")
-    if noted is None:
+    recorded = certificates.manifest.get("votes_digest")
+    if recorded is None:
         raise StoreError(
-            f"{certificates.folder} does not note by a digest which votes it came from: certify "
-            f"{votes.folder} again, or write_certificates(..., votes={str(votes.folder)!r})"
+            f"{certificates.folder} does not record the digest of its votes: certify {votes.folder} again, "
+            f"or write_certificates(..., votes={str(votes.folder)!r})"
         )
-    if noted != votes.digest():
+    if recorded != votes.digest():
         raise StoreError(
-            f"{votes.folder} is not what {certificates.folder} was made from (their digests differ): pass "
-            "the votes that were certified"
+            f"{votes.folder} does not hold the votes that {certificates.folder} was made from (their digests "
+            "differ): pass the votes that were certified"
         )
     return certificates

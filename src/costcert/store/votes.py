@@ -1,7 +1,7 @@
-"""Votes on disk: Parquet shards beside a manifest, read back one shard at a time.
+"""Votes on disk: Parquet shards and a manifest, read one shard at a time.
 
-A shard is written under a temporary name and renamed, or uploaded at once, so it is there whole or not at
-all; a second run writes only what is missing.
+A shard is written to a temporary file and renamed, or uploaded in one request, so a shard that exists is
+complete; a second run writes only the missing ones.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from costcert.votes.defence import Defence
 from costcert.votes.table import UNITS, Votes
 
 VERSION = 2
-# Written by 0.1.0, and still read.
+# The format of 0.1.0, which can still be read.
 FIRST_VERSION = 1
 
-# Ballots in one shard: some tens of megabytes in memory.
+# Ballots per shard: some tens of megabytes in memory.
 _BALLOTS_PER_SHARD = 1 << 21
 
 
@@ -49,6 +49,9 @@ class VotesSource(Protocol):
     num_shards: int
     manifest: Mapping[str, Any]
     classifier: Defence
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
 
     def shard(self, number: int) -> Votes: ...
 
@@ -63,7 +66,7 @@ def default_shard_size(num_mutants: int) -> int:
 
 
 def votes_manifest(votes: Votes, *, images: int, shard_size: int) -> dict[str, Any]:
-    """What a folder of votes like these says of itself."""
+    """The manifest of a folder of such votes."""
     return {
         "format": "costcert votes",
         "version": VERSION,
@@ -78,24 +81,25 @@ def votes_manifest(votes: Votes, *, images: int, shard_size: int) -> dict[str, A
 
 
 def classifier_of(manifest: Mapping[str, Any], where: str) -> Defence:
-    """What the votes with this manifest are the ballots of."""
+    """The classifier that cast the votes with this manifest."""
     if manifest.get("version") != FIRST_VERSION:
         return Defence.from_json(manifest.get("classifier"), where)
-    made, soft = manifest.get("made") or {}, manifest.get("soft")
+    provenance, soft = manifest.get("made") or {}, manifest.get("soft")
     if soft is not None:
-        temperature = (made.get("soft") or {}).get("temperature")
+        temperature = (provenance.get("soft") or {}).get("temperature")
         soft = {"temperature": temperature, "best": soft["labels"], "cap": soft["cap"]}
-    old = {"ablation": manifest.get("ablation"), "hide": (made.get("model") or {}).get("hide"), "soft": soft}
+    hide = (provenance.get("model") or {}).get("hide")
+    old = {"ablation": manifest.get("ablation"), "hide": hide, "soft": soft}
     return Defence.from_json({**old, "defender": None, "mask": None, "ties": "against"}, where)
 
 
 def write_votes(
     votes: Votes, folder: str | Location, *, shard_size: int | None = None, overwrite: bool = False
 ) -> None:
-    """Write votes to a folder or a URL; one that already holds part of the same is completed.
+    """Write votes to a folder or a URL; a folder that holds a part of the same votes is completed.
 
     Args:
-        overwrite: remove other votes that are there; by default they are refused.
+        overwrite: remove other votes in the folder; by default they are refused.
     """
     folder = locate(folder)
     size = shard_size or default_shard_size(votes.num_mutants)
@@ -119,7 +123,7 @@ def write_votes_shard(votes: Votes, folder: Location, number: int) -> None:
 
 
 def votes_table(votes: Votes) -> Any:
-    """Table 1: image_id, truth, ballots, and what else there is of each image."""
+    """Table 1: image_id, truth, ballots, and the optional columns that these votes have."""
     label_type = np.uint16 if votes.num_classes <= 1 << 16 else np.uint32
     columns: dict[str, Any] = {
         "image_id": pa.array(votes.image_ids.tolist(), pa.string()),
@@ -140,13 +144,13 @@ def votes_table(votes: Votes) -> Any:
 
 
 def read_votes(folder: str | Location) -> Votes:
-    """All votes of a folder or a URL at once; `VotesFolder` reads them a shard at a time."""
+    """All votes of a folder or a URL in memory; `VotesFolder` reads them a shard at a time."""
     source = VotesFolder(folder)
     return Votes.joined([source.shard(number) for number in range(source.num_shards)])
 
 
 class VotesFolder:
-    """A folder of votes, read a shard at a time; every byte is compared with its digest on the way."""
+    """A folder of votes, read a shard at a time; a sealed shard is verified when read."""
 
     def __init__(self, folder: str | Location) -> None:
         self.folder = locate(folder)
@@ -161,7 +165,7 @@ class VotesFolder:
         self._shards = Shards(self.folder, sealed, self.num_shards)
         self.num_classes = positive(manifest, "num_classes", where)
         if not isinstance(manifest.get("made"), dict):
-            raise StoreError(f"{where} is damaged: it does not say how the votes were made")
+            raise StoreError(f"{where} is damaged: it does not record how the votes were made")
         try:
             self.classifier: Defence = classifier_of(manifest, where)
             self.ablation: Ablation = self.classifier.ablation
@@ -170,25 +174,31 @@ class VotesFolder:
         except (CostcertError, TypeError, AttributeError, KeyError) as error:
             raise StoreError(f"{where} is damaged: {error}") from None
 
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """How the votes were made: model, data, probe, versions of libraries."""
+        provenance: Mapping[str, Any] = self.manifest["made"]
+        return provenance
+
     def shard_length(self, number: int) -> int:
-        """Images in a shard, told without reading it."""
+        """The number of images in a shard, known without reading it."""
         return len(self._ranges[number])
 
     def images(self, number: int) -> range:
-        """Which images a shard is of."""
+        """The images of a shard."""
         return self._ranges[number]
 
     def missing(self) -> list[int]:
-        """Shards that are not there yet."""
+        """Numbers of the shards that are not written yet."""
         return missing_shards(self.folder, self.num_shards)
 
     def digest(self) -> str:
-        """What stands for all bytes of these votes, complete ones only."""
+        """The digest that covers all bytes of these votes, which must be complete."""
         self._refuse_missing()
         return self._shards.digest()
 
     def seal(self, made: Collection[int]) -> None:
-        """Note the digests of complete votes, of which this run made these shards."""
+        """Write the digests of complete votes; `made` are the shards that this run wrote."""
         self._shards.seal(made)
 
     def _refuse_missing(self) -> None:
@@ -199,7 +209,7 @@ class VotesFolder:
             )
 
     def evaluated(self) -> float:
-        """Mutants evaluated per image."""
+        """The mean number of mutants evaluated per image."""
         counts = [
             votes.ballots.size if votes.known is None else int(votes.known.sum())
             for votes in map(self.shard, range(self.num_shards))
@@ -228,7 +238,7 @@ class VotesFolder:
         def per_mutant(name: str) -> Any:
             return list_column(table, name, path) if name in table.column_names else None
 
-        # Before version 2 the mask had another name.
+        # Version 1 called this mask `asked`.
         known = per_mutant("asked" if self.manifest["version"] == FIRST_VERSION else "known")
         soft = self.classifier.soft
         soft_columns = [list_column(table, name, path) for name in ("soft_labels", "soft_units") if soft]
@@ -254,17 +264,16 @@ class VotesFolder:
                 recipe=soft,
                 labels=labels,
                 units=units,
-                provenance=self.manifest["made"],
+                provenance=self.provenance,
             )
         except (CostcertError, ValueError, TypeError) as error:
             raise StoreError(f"{path} does not fit its manifest: {error}") from None
 
 
 class VotesArchive:
-    """A plain `.npz` with `ballots` and `truth` (or `labels`, `units` and `truth`), in memory.
+    """Votes from an `.npz` file with `ballots` and `truth` (or `labels`, `units` and `truth`), in memory.
 
-    Also read where they are there: `margins`, `cuts`, `known`, `image_ids`, and `cap` and `temperature` of
-    soft ballots.
+    Optional arrays: `margins`, `cuts`, `known`, `image_ids`, and for soft ballots `cap` and `temperature`.
     """
 
     def __init__(
@@ -285,7 +294,7 @@ class VotesArchive:
                     f"{path} holds no array {name!r}, only {', '.join(sorted(arrays)) or 'nothing'}: "
                     "votes are arrays `ballots` [images, mutants] and `truth` [images]"
                 )
-        more: dict[str, Any] = {
+        options: dict[str, Any] = {
             "num_classes": num_classes,
             "ablation": ablation,
             "image_size": image_size,
@@ -302,10 +311,10 @@ class VotesArchive:
                     ballots=arrays.get("ballots"),
                     cap=int(arrays.get("cap", UNITS)),
                     temperature=None if temperature is None else float(temperature),
-                    **more,
+                    **options,
                 )
             else:
-                self._votes = Votes(arrays["ballots"], arrays["truth"], **more)
+                self._votes = Votes(arrays["ballots"], arrays["truth"], **options)
         except VotesError as error:
             raise VotesError(f"{path}: {error}") from None
         except (TypeError, ValueError) as error:
@@ -314,6 +323,7 @@ class VotesArchive:
         self._ranges = shard_ranges(len(self._votes), size)
         self.num_images = len(self._votes)
         self.classifier = self._votes.classifier
+        self.provenance: Mapping[str, Any] = self._votes.provenance
         self.num_shards = len(self._ranges)
         self.manifest: Mapping[str, Any] = votes_manifest(
             self._votes, images=self.num_images, shard_size=size
@@ -323,7 +333,7 @@ class VotesArchive:
         return len(self._ranges[number])
 
     def digest(self) -> str:
-        """What stands for all bytes of the file."""
+        """The SHA-256 of the file."""
         return file_digest(self._path)
 
     def shard(self, number: int) -> Votes:

@@ -1,7 +1,7 @@
-"""Follows the digests of a finished folder, by itself: it imports nothing of the package.
+"""Verifies the digests of a finished folder independently: it imports nothing of the package.
 
 The manifest of a finished folder ends with the SHA-256 of every shard and with that of its own text without
-this last line, so a single digest stands for all bytes of the folder. Certificates note that of their votes.
+this last entry, so a single digest covers all bytes of the folder. Certificates record that of their votes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Any, NamedTuple, Protocol
 SHARDS, MANIFEST = "shard_digests", "manifest_digest"
 
 
-class Folder(Protocol):
-    """A `pathlib.Path`, or what behaves like one."""
+class FolderPath(Protocol):
+    """The part of `pathlib.Path` that is used here."""
 
     def __truediv__(self, name: str, /) -> Any: ...
 
     def glob(self, pattern: str, /) -> Iterable[Any]: ...
 
 
-class Chain(NamedTuple):
-    """What hashing every file of a folder tells.
+class FolderDigests(NamedTuple):
+    """The result of hashing every file of a folder.
 
     Args:
-        digest: stands for all bytes of the folder.
-        sealed: whether the folder notes digests at all; folders of older versions do not.
-        problems: what contradicts them, a sentence each.
+        manifest: without its digests.
+        digest: covers all bytes of the folder.
+        sealed: whether the manifest records digests; those of older versions do not.
+        problems: one sentence per file that differs from its recorded digest.
     """
 
     manifest: Mapping[str, Any]
@@ -38,37 +39,37 @@ class Chain(NamedTuple):
     problems: list[str]
 
 
-def verify_digests(folder: Folder) -> Chain:
-    """Hash every file of a folder and compare with what its manifest notes.
+def verify_digests(folder: FolderPath) -> FolderDigests:
+    """Hash every file of a folder and compare with the digests in its manifest.
 
-    Raises ValueError, KeyError, TypeError, AttributeError or OSError where there is nothing to compare.
+    Raises ValueError, KeyError, TypeError, AttributeError or OSError if there is nothing to compare.
     """
     text = (folder / "manifest.json").read_bytes()
-    noted = json.loads(text)
-    count, present = num_shards(noted), {path.name for path in folder.glob("shard-*")}
+    recorded = json.loads(text)
+    count, present = num_shards(recorded), {path.name for path in folder.glob("shard-*")}
     if count > len(present):
         raise ValueError(
             f"{count - len(present)} of its {count} shards are missing: finish the run that makes it"
         )
     names = [f"shard-{number:05d}.parquet" for number in range(count)]
     found = {name: file_digest(folder / name) for name in names}
-    plain = {key: value for key, value in noted.items() if key not in (SHARDS, MANIFEST)}
+    plain = {key: value for key, value in recorded.items() if key not in (SHARDS, MANIFEST)}
     digest = _digest(_as_text({**plain, SHARDS: found}))
-    if SHARDS not in noted and MANIFEST not in noted:
-        return Chain(plain, digest, False, [])
-    shards = noted.get(SHARDS, {})
+    if SHARDS not in recorded and MANIFEST not in recorded:
+        return FolderDigests(plain, digest, False, [])
+    shards = recorded.get(SHARDS, {})
     problems = [
         f"{name} is not the file that was written" for name in names if shards.get(name) != found[name]
     ]
-    # The same content in other words is another file, too.
-    if _as_text(noted) != text or noted.get(MANIFEST) != _digest(_as_text({**plain, SHARDS: shards})):
+    # The same content with other whitespace or key order is another file, too.
+    if _as_text(recorded) != text or recorded.get(MANIFEST) != _digest(_as_text({**plain, SHARDS: shards})):
         problems.append("manifest.json is not the one that was written")
     problems += [f"{name} does not belong there" for name in sorted(present - set(names))]
-    return Chain(plain, digest, True, problems)
+    return FolderDigests(plain, digest, True, problems)
 
 
 def num_shards(manifest: Mapping[str, Any]) -> int:
-    """Certificates have a shard for each shard of the votes they came from."""
+    """The number of shards of a folder; certificates have as many as their votes."""
     votes = manifest.get("votes", manifest)
     count: int = math.ceil(votes["images"] / votes["shard_size"])
     if count < 1:

@@ -1,4 +1,4 @@
-"""Certificates as they are stored, to be checked: a folder with digests, or a file for other programs."""
+"""Stored certificates that are to be checked: a folder with digests, or a file for other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from costcert.errors import StoreError
 from costcert.store.exports import EXPORTS
 from costcert.store.locations import Location
 from costcert.store.parquet import read_table, shard_path
-from costcert.verification.digests import Chain, num_shards, verify_digests
+from costcert.verification.digests import FolderDigests, num_shards, verify_digests
 
 Row = Mapping[str, Any]
 Manifest = Mapping[str, Any]
@@ -36,84 +36,84 @@ _METRICS = {"clean": "rank", "certified": "min_k"}
 
 
 class Stored(Protocol):
-    """What a check compares with what it derives."""
+    """Stored certificates, to be compared with derived ones."""
 
     @property
     def manifest(self) -> Manifest: ...
 
-    def noted(self, console: Console) -> list[str]:
-        """What the certificates by themselves contradict, a sentence each."""
+    def problems(self, console: Console) -> list[str]:
+        """What is wrong without looking at the votes: digests or number of rows; one sentence each."""
 
     def rows(self, shard: int, first: int, count: int) -> Sequence[Row]:
-        """The certificates of a shard; there should be `count` of them, and `first` of earlier shards."""
+        """The certificates of a shard: `count` rows, after `first` rows of earlier shards."""
 
-    def name(self, number: int) -> str:
-        """What to call the row of this number, counted over all shards, where that helps to find it."""
+    def row_name(self, number: int) -> str:
+        """A prefix for problems of a row, counted over all shards; empty where it would not help."""
 
-    def summed_up(self) -> list[str]:
-        """Accuracies beside the certificates that are not theirs."""
+    def accuracy_problems(self) -> list[str]:
+        """Stored accuracies that do not follow from the stored rows, one sentence each."""
 
 
 class StoredFolder:
-    """A folder that `certify` made."""
+    """A folder that `certify` wrote. It is read without the code that wrote it."""
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
-        self._chain = followed(folder, "certificates", 2)
-        self.manifest: Manifest = self._chain.manifest
+        self._digests = read_digests(folder, "certificates", 2)
+        self.manifest: Manifest = self._digests.manifest
 
-    def noted(self, console: Console) -> list[str]:
-        return digests(console, self._folder, self._chain)
+    def problems(self, console: Console) -> list[str]:
+        return digest_problems(console, self._folder, self._digests)
 
     def rows(self, shard: int, first: int, count: int) -> Sequence[Row]:
         return _Rows(read_table(shard_path(self._folder, shard)))
 
-    def name(self, number: int) -> str:
+    def row_name(self, number: int) -> str:
         return ""
 
-    def summed_up(self) -> list[str]:
+    def accuracy_problems(self) -> list[str]:
         return []
 
 
 class StoredFile:
-    """A .parquet, .csv or .json that `certify` made: every shard's certificates, one after the other.
+    """A .parquet, .csv or .json that `certify` exported: the certificates of all shards in one table.
 
     Args:
-        images: how many voted.
-        asked: makes the manifest that a .csv lacks, of its defenders and patches.
+        images: the number of images that voted.
+        manifest_for: makes the manifest that a .csv lacks, from its defenders and patches.
     """
 
     def __init__(
-        self, path: Location, images: int, asked: Callable[[list[str], list[str]], Manifest]
+        self, path: Location, images: int, manifest_for: Callable[[list[str], list[str]], Manifest]
     ) -> None:
         self._path = path
         self._accuracy: list[Row] | None = None
         self._all: Sequence[Row]
         if path.suffix == ".csv":
             self._all = rows = _Rows(_csv(path))
-            self.manifest = asked(*_asked_for(rows, images))
+            self.manifest = manifest_for(*_defenders_and_patches(rows, images))
         elif path.suffix == ".parquet":
-            self._all, self.manifest = _Rows(read_table(path)), _said(path)
+            self._all, self.manifest = _Rows(read_table(path)), _embedded_manifest(path)
         else:
             content = json.loads(path.read_text(encoding="utf-8"))
             self._all, self.manifest = content["certificates"], content["manifest"]
             self._accuracy = content["accuracy"]
 
-    def noted(self, console: Console) -> list[str]:
+    def problems(self, console: Console) -> list[str]:
         console.print(f"Digests: {self._path} has none, it is a file for other programs")
         expected = len(self.manifest["defenders"]) * len(self.manifest["patches"])
         expected *= int(self.manifest["votes"]["images"])
         if len(self._all) != expected:
-            return [f"{self._path} holds {len(self._all)} certificates, not {expected}"]
+            return [f"{self._path} holds {len(self._all)} certificates, expected {expected}"]
         return []
 
     def rows(self, shard: int, first: int, count: int) -> Sequence[Row]:
         return self._all[first : first + count]
 
-    def name(self, number: int) -> str:
+    def row_name(self, number: int) -> str:
         return f"row {number + 1}: "
 
-    def summed_up(self) -> list[str]:
+    def accuracy_problems(self) -> list[str]:
         if self._accuracy is None:
             return []
         accuracy, images = self._accuracy, int(self.manifest["votes"]["images"])
@@ -129,14 +129,14 @@ class StoredFile:
         for row in accuracy:
             expected: dict[str, float] = {"images": images}
             for metric in _METRICS:
-                case = (metric, row["defender"], row["patch"])
-                hits = sum(n for key, n in counts.items() if key[:3] == case and key[3] <= row["k"])
-                # More rows than images are of another case in truth; they are wrong, whatever they sum up to.
+                wanted = (metric, row["defender"], row["patch"])
+                hits = sum(n for key, n in counts.items() if key[:3] == wanted and key[3] <= row["k"])
+                # A forged file may have more such rows than images; those are reported row by row.
                 low, high = wilson(min(hits, images), images)
                 expected |= {metric: hits / images, f"{metric}_low": low, f"{metric}_high": high}
             problems += [
-                f"accuracy of {row['defender']}, {row['patch']}, top {row['k']}: {key} is {row[key]!r}; that "
-                f"of the rows is {value!r}"
+                f"accuracy of {row['defender']}, {row['patch']}, top {row['k']}: {key} is {row[key]!r}, but "
+                f"the rows give {value!r}"
                 for key, value in expected.items()
                 if row[key] != value
             ]
@@ -144,7 +144,7 @@ class StoredFile:
 
 
 class _Rows(Sequence[Row]):
-    """Of a table; only those that are looked at become Python's."""
+    """The rows of an Arrow table; each is converted to a dict only when it is read."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
@@ -155,46 +155,49 @@ class _Rows(Sequence[Row]):
     def column(self, name: str) -> list[Any]:
         return list(self._table.column(name).to_pylist())
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return _Rows(self._table.slice(place.start, place.stop - place.start))
-        return self._table.slice(place, 1).to_pylist()[0]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Rows(self._table.slice(index.start, index.stop - index.start))
+        return self._table.slice(index, 1).to_pylist()[0]
 
 
-def is_file(path: Location) -> bool:
+def is_export(path: Location) -> bool:
+    """Whether this is a file that `certify` may have exported, rather than a folder."""
     return path.suffix in EXPORTS and path.is_file()
 
 
-def followed(folder: Location, kind: str, *versions: int) -> Chain:
-    """The digests of a folder of this kind."""
+def read_digests(folder: Location, kind: str, *versions: int) -> FolderDigests:
+    """Hash a folder of this kind; raises if it is another kind or version."""
     if not (folder / "manifest.json").is_file():
         raise StoreError(f"{folder} holds no manifest.json: expected a folder of {kind}")
-    chain = verify_digests(folder)
-    if chain.manifest.get("format") != f"costcert {kind}" and not chain.problems:
-        raise StoreError(f"{folder} is no folder of {kind}: its format is {chain.manifest.get('format')!r}")
-    if chain.manifest.get("version") not in versions:
+    found = verify_digests(folder)
+    if found.manifest.get("format") != f"costcert {kind}" and not found.problems:
         raise StoreError(
-            f"{folder} has format version {chain.manifest.get('version')!r}, this costcert checks "
+            f"{folder} is not a folder of {kind}: its format is {found.manifest.get('format')!r}"
+        )
+    if found.manifest.get("version") not in versions:
+        raise StoreError(
+            f"{folder} has format version {found.manifest.get('version')!r}, this costcert checks "
             f"{' and '.join(map(str, versions))}: make it again with this version"
         )
-    return chain
+    return found
 
 
-def digests(console: Console, folder: Location, chain: Chain) -> list[str]:
-    """Say whether a folder is as its digests say; what is not."""
-    if not chain.sealed:
+def digest_problems(console: Console, folder: Location, found: FolderDigests) -> list[str]:
+    """Print whether a folder matches its digests; one sentence per file that does not."""
+    if not found.sealed:
         console.print(f"Digests: {folder} has none; it was made by an older version, or is not finished")
-    elif not chain.problems:
-        console.print(f"Digests: {folder} is as it was written, {num_shards(chain.manifest):,} shards")
-    return [f"{folder}: {problem}" for problem in chain.problems]
+    elif not found.problems:
+        console.print(f"Digests: {folder} is as it was written, {num_shards(found.manifest):,} shards")
+    return [f"{folder}: {problem}" for problem in found.problems]
 
 
-def _said(path: Location) -> Manifest:
-    """What a Parquet file says about itself."""
+def _embedded_manifest(path: Location) -> Manifest:
+    """The manifest in the metadata of a Parquet file."""
     with path.open("rb") as file:
         metadata = (pq.read_schema(file).metadata or {}).get(b"costcert")
     if metadata is None:
-        raise StoreError(f"{path} does not say how it was certified: costcert certify did not make it")
+        raise StoreError(f"{path} does not record how it was certified: costcert certify did not write it")
     manifest: Manifest = json.loads(metadata)
     return manifest
 
@@ -208,13 +211,13 @@ def _csv(path: Location) -> Any:
         )
 
 
-def _asked_for(rows: _Rows, images: int) -> tuple[list[str], list[str]]:
-    """Defenders and patches of a file, in their order; a few changed cells do not change the question."""
+def _defenders_and_patches(rows: _Rows, images: int) -> tuple[list[str], list[str]]:
+    """Defenders and patches of a file, in order; values of a few cells are taken for errors, not for more."""
     found = []
     for name in ("defender", "patch"):
-        places: dict[str, list[int]] = {}
-        for place, value in enumerate(rows.column(name)):
-            places.setdefault(value, []).append(place)
-        often = {value: fmean(at) for value, at in places.items() if 2 * len(at) > images}
-        found.append(sorted(often, key=often.__getitem__))
+        positions: dict[str, list[int]] = {}
+        for position, value in enumerate(rows.column(name)):
+            positions.setdefault(value, []).append(position)
+        frequent = {value: fmean(at) for value, at in positions.items() if 2 * len(at) > images}
+        found.append(sorted(frequent, key=frequent.__getitem__))
     return found[0], found[1]
