@@ -55,9 +55,7 @@ def run(request: Request) -> None:
     results = _read(request)
     figures, compared = _figures(request, results)
     # Drawn before anything is written, so that a bad request leaves no files.
-    files = (
-        [] if request.figures is None else list(_files(request, request.figures, results, figures, compared))
-    )
+    files = list(_files(request, results, figures, compared))
     _write(request, results, figures, compared)
     for path, content in files:
         with atomic_write(path) as temporary:

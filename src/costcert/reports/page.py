@@ -59,8 +59,7 @@ def page(
         sentence=summary.promise(main, headline),
         headline=headline,
         defender=defender_title(headline.defender),
-        clean=float(main.tally.ranks[headline.defender, headline.patch][: headline.k + 1].sum())
-        / main.images,
+        clean=float(ranks[: headline.k + 1].sum()) / main.images,
         facts=_facts(main),
         table=paper_table([run.results for run in runs], ks, published, mixed=mixed),
         intervals=True,

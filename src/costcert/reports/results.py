@@ -178,8 +178,8 @@ def _counted(folder: Location, votes: Location | None, name: str) -> Results:
                 truth = np.array([truth_of[image] for image in certificates.image_ids])
             except KeyError as error:
                 raise CostcertError(
-                    f"{folder} certifies the image {error.args[0]!r}, which {votes} does not contain: pass the "
-                    "votes that these certificates were made from"
+                    f"{folder} certifies the image {error.args[0]!r}, which {votes} does not contain: "
+                    "pass the votes that these certificates were made from"
                 ) from None
             by_class.add(certificates, truth)
     return Results(name, source.manifest, tally, by_class)

@@ -81,7 +81,7 @@ def accuracy_by_class(
 def _key(results: Results, defender: str | None, patch: str | int | None, k: int) -> tuple[str, str, int]:
     if results.by_class is None:
         raise CostcertError(
-            "these results have no counts by class: read them with the votes that were certified, which contain "
+            "these results have no counts by class: read them with the votes that were certified, which hold "
             "the true labels"
         )
     patches = sorted_patches(results)

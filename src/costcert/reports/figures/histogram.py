@@ -33,8 +33,8 @@ def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
     columns = columns_for(len(patches), width, 1.7)
     figure, panels = new_figure(
         "Images by the smallest certified k (min-k)",
-        f"Share of {results.images:,} images with each min-k, from k\u00a0=\u00a01 on the left, the strongest "
-        f"certificate, to no certificate on the right.{left_out}",
+        f"Share of {results.images:,} images with each min-k, from the strongest certificate, "
+        f"k\u00a0=\u00a01, on the left to none on the right.{left_out}",
         keys,
         width=width,
         panels=len(patches),
@@ -67,7 +67,7 @@ def bins(num_classes: int) -> list[tuple[int, int]]:
 
 def bin_title(low: int, high: int, num_classes: int) -> str:
     if high == num_classes:
-        return f"{high:,}: nothing certified"
+        return f"{high:,}: not certified"
     return f"{'k = ' * (low == 1)}{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
