@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens from disk, loads nothing else, fits, and shows the table's numbers."""
+"""The report in a real browser: it opens from disk, loads nothing else, fits and shows the accuracies."""
 
 import pytest
 
