@@ -78,7 +78,7 @@ def test_an_order_that_is_not_shown_is_refused(by):
 @pytest.mark.parametrize(
     "other", [{"images": 41}, {"classes": 11}, {"data": "another"}], ids=["images", "classes", "name"]
 )
-def test_runs_on_different_data_are_not_mixed_unless_told(other):
+def test_runs_on_different_data_are_not_mixed_unless_allowed(other):
     runs = [run("one"), run("two", **other)]
     with pytest.raises(
         CostcertError, match=r"one is on 40 images of sample .* but two is on .* allow mixed data"
@@ -86,7 +86,7 @@ def test_runs_on_different_data_are_not_mixed_unless_told(other):
         leaderboard(runs)
     table = leaderboard(runs, mixed=True)
     assert {row.labels[0] for row in table.rows} == {"one", "two"}
-    assert "do not compare" in table.notes[0]
+    assert "not comparable" in table.notes[0]
 
 
 def test_mixed_data_are_named_in_every_row():
@@ -160,6 +160,6 @@ def test_one_row_is_not_bold():
     assert not any(cell.is_best for cell in table.rows[0].cells)
 
 
-def test_no_run_is_said():
+def test_no_run_is_refused():
     with pytest.raises(CostcertError, match="no run to show"):
         leaderboard([])

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64decode
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ import costcert as cc
 from costcert.cli import app
 from costcert.reports import summary
 from costcert.reports.examples import choose, examples
-from costcert.reports.page import Run, page
+from costcert.reports.figures import COLUMN, FIGURES, PAGE, figures
+from costcert.reports.page import RunSection, page
 from costcert.reports.results import Results, read_results
 from costcert.store.certificates import CertificatesFolder
 from costcert.store.votes import VotesFolder
@@ -73,6 +75,11 @@ def ran(*words):
     return result
 
 
+def embedded(text):
+    """The figures in a page, as SVG."""
+    return [b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text)]
+
+
 def percent(share):
     return f"{100 * share:.1f}"
 
@@ -95,7 +102,7 @@ def test_the_page_says_what_was_certified(run_folder, tmp_path):
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_the_page_asks_nobody_for_anything(run_folder, tmp_path):
+def test_the_page_loads_nothing_from_elsewhere(run_folder, tmp_path):
     out = tmp_path / "report.html"
     ran(
         run_folder / "certs",
@@ -121,14 +128,14 @@ def test_examples_are_the_extremes_and_the_middle(run_folder):
     rank = certificates.rank("costcert", PATCHES[0])
     by_name = dict(zip(certificates.image_ids, product, strict=True))
     chosen = choose(folder, "costcert")
-    for name, why in chosen.items():
+    for name, reason in chosen.items():
         below, above = (product < by_name[name]).sum(), (product > by_name[name]).sum()
-        if why == "best":
+        if reason == "best":
             assert below <= 1
-        elif why == "typical":
+        elif reason == "typical":
             assert below <= 46
             assert above <= 45
-        elif why == "worst":
+        elif reason == "worst":
             assert above == 0
         else:
             assert by_name[name] == product[rank == 1].max()
@@ -194,13 +201,37 @@ def test_several_runs_and_the_leaderboard(run_folder, tmp_path):
         for share in read_results(name).accuracy([1, 5])["certified"]:
             assert percent(share) in text
     for text in (out.read_text(), board.read_text()):
-        assert text.count("<title>Clean and certified accuracy for each k</title>") == 2, "broad and narrow"
-        assert "hard: CostCert, 16 passes" in text
+        shown = [
+            each
+            for each in embedded(text)
+            if "<title>Clean and certified accuracy for each k</title>" in each
+        ]
+        assert len(shown) == 2, "one for wide and one for narrow screens"
+        assert all("hard: CostCert, 16 passes" in each for each in shown)
+        assert text.count('alt="Clean and certified accuracy for each k. Bold: ') == 1
         named = re.findall(r' id="([^"]+)"', text)
         assert len(named) == len(set(named))
     alone = tmp_path / "alone.html"
     assert ran(files[0], "--leaderboard", "--out", alone).exit_code == 0
-    assert "<svg" not in alone.read_text()
+    assert "<img" not in alone.read_text()
+
+
+def test_the_page_and_the_files_show_the_same_figures_each_drawn_once(run_folder, tmp_path, monkeypatch):
+    drawn = []
+    for name, kind in FIGURES.items():
+
+        def draw(results, *, width, kind=kind, name=name):
+            drawn.append((name, width))
+            return kind.draw(results, width=width)
+
+        monkeypatch.setitem(FIGURES, name, kind._replace(draw=draw))
+    out = tmp_path / "report.html"
+    options = ["--votes", run_folder / "votes", "--figures", tmp_path / "figures"]
+    assert ran(run_folder / "certs", *options, "--out", out).exit_code == 0
+    assert sorted(drawn) == sorted((name, width) for name in FIGURES for width in (COLUMN, PAGE))
+    files = [(tmp_path / "figures" / f"{name}.svg").read_text() for name in FIGURES]
+    # In the page each figure for wide screens follows the one for narrow screens.
+    assert embedded(out.read_text())[1::2] == files
 
 
 def test_figures_as_files(run_folder, tmp_path):
@@ -212,7 +243,7 @@ def test_figures_as_files(run_folder, tmp_path):
     assert all(name.endswith(".svg") for name in drawn)
 
 
-def test_names_of_runs_lead_nowhere(run_folder, tmp_path):
+def test_names_of_runs_stay_inside_the_folder_of_figures(run_folder, tmp_path):
     both = [run_folder / "certs", run_folder / "soft"]
     names = ["--name", "../../up", "--name", "/etc"]
     figures = tmp_path / "deep" / "figures"
@@ -244,7 +275,7 @@ def test_published_numbers_stand_beside_ours(tmp_path):
         assert published in text
     board = tmp_path / "board.html"
     assert ran(tmp_path / "certs", "--compare", "gtsrb", "--leaderboard", "--out", board).exit_code == 0
-    assert "Zhou et al., Table 2: CC, 224 passes" in board.read_text()
+    assert all("Zhou et al., Table 2: CC, 224 passes" in each for each in embedded(board.read_text()))
 
 
 def test_a_figure_that_cannot_be_drawn_leaves_no_trace(run_folder, tmp_path):
@@ -252,7 +283,7 @@ def test_a_figure_that_cannot_be_drawn_leaves_no_trace(run_folder, tmp_path):
     out = tmp_path / "r.csv"
     result = ran(*both, "--defender", "cnb", "--out", out, "--figures", tmp_path / "figures")
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
-    assert "nothing of the defender 'cnb' to draw" in " ".join(result.stderr.split())
+    assert "these runs have no defender 'cnb'" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -291,7 +322,7 @@ def test_bad_input_is_one_sentence(run_folder, tmp_path, words, said):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_results_are_said_so(run_folder, tmp_path):
+def test_damaged_results_are_refused(run_folder, tmp_path):
     out = tmp_path / "r.json"
     ran(run_folder / "certs", "--out", out)
     whole = json.loads(out.read_text())
@@ -334,7 +365,8 @@ def test_fifty_thousand_images_fit_into_three_megabytes():
         "classifier": certificates.classifier.to_json(),
         "votes": {"num_classes": 1000, "image_size": [28, 28]},
     }
-    text = page([Run(Results("large", manifest, tally))])
+    results = Results("large", manifest, tally)
+    text = page([RunSection(results, figures(results))])
     assert "of the 50,000 test images" in text
     assert len(text.encode()) < 3_000_000
 
@@ -344,4 +376,3 @@ def test_patches_in_words():
     assert summary.sticker("rectangle:2x8", (28, 28)) == "2 by 8 pixel sticker"
     assert summary.sticker("2*square:3", (28, 28)) == "2 stickers at once, each a 3-pixel square sticker"
     assert summary.sticker("shape:010/111", (28, 28)) == "sticker of this shape of 4 pixels"
-    assert summary.share_of_area("2*square:7", (28, 28)) == pytest.approx(1 / 8)

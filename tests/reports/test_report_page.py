@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens from disk, asks for nothing, fits, and shows the table's numbers."""
+"""The report in a real browser: it opens from disk, loads nothing else, fits and shows the accuracies."""
 
 import pytest
 
@@ -31,6 +31,16 @@ def test_it_opens_from_disk_and_fits(address, width):
         assert pictures.count() > 3
         broken = "() => [...document.images].filter(i => !i.complete || !i.naturalWidth).length"
         assert page.evaluate(broken) == 0
+        shown = page.evaluate("() => [...document.images].map(image => image.currentSrc)")
+        assert len(shown) == 5
+        narrow = page.evaluate("() => [...document.querySelectorAll('source')].map(source => source.srcset)")
+        assert (shown == narrow) == (width == 390)
+        # Figures are images: put them into the page itself, to look at their texts.
+        page.evaluate("""() => document.querySelectorAll('picture').forEach(picture => {
+            const svg = new TextDecoder().decode(Uint8Array.from(
+                atob(picture.querySelector('img').currentSrc.split(',')[1]), each => each.charCodeAt(0)));
+            picture.outerHTML = svg.slice(svg.indexOf('<svg '));
+        })""")
         # No text of a figure lies outside of it.
         outside = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
             const frame = svg.getBoundingClientRect();

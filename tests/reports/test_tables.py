@@ -30,7 +30,7 @@ from costcert.reports.tables import (
     tidy_rows,
 )
 from costcert.reports.tables.layout import with_best
-from costcert.reports.tables.patch_matching import Threat, paired
+from costcert.reports.tables.patch_matching import Threat, match_patches
 from places import beside
 
 PAPER = beside("seed", "costcert-paper.tex.txt")
@@ -263,7 +263,7 @@ def test_html_is_a_whole_table_with_scopes():
 
 
 def test_names_are_escaped():
-    runs = [run(UGLY), run("</table>", seed=1, defenders=("costcert", "<i>guest</i>"))]
+    runs = [run(UGLY), run("</table>", seed=1, defenders=("costcert", "<i>plugin</i>"))]
     table = paper_table(runs, [1])
     text = html(table)
     assert "<b>" not in text
@@ -271,7 +271,7 @@ def test_names_are_escaped():
     assert text.count("</table>") == 1
     names = [row[2] for row in Grid(text).texts()[2:-1]]
     assert set(names) == {UGLY, "</table>"}
-    assert "<i>guest</i>" in [row[1] for row in Grid(text).texts()]
+    assert "<i>plugin</i>" in [row[1] for row in Grid(text).texts()]
 
     drawn = latex(table)
     assert braces_match(drawn)
@@ -372,16 +372,16 @@ def test_squares_of_the_same_share_are_the_same_threat(one, other, same):
     first, second = (Threat(cc.parse_patch(patch), (side, side)) for patch, side in (one, other))
     assert (first.distance(second) is not None) == same
     assert first.distance(second) == second.distance(first)
-    assert paired([first], [second]) == ({0: 0} if same else {})
+    assert match_patches([first], [second]) == ({0: 0} if same else {})
 
 
 def test_the_nearest_square_is_taken_once():
     ours = [Threat(cc.Square(side), (224, 224)) for side in (14, 16, 15)]
-    assert paired([Threat(cc.Square(2), (28, 28))], ours) == {0: 1}
-    assert paired(ours, [Threat(cc.Square(2), (28, 28))]) == {1: 0}
+    assert match_patches([Threat(cc.Square(2), (28, 28))], ours) == {0: 1}
+    assert match_patches(ours, [Threat(cc.Square(2), (28, 28))]) == {1: 0}
 
 
-def test_a_threat_says_its_share():
+def test_a_threat_is_spelled_with_its_share():
     def shown(patch, side):
         return str(Threat(cc.parse_patch(patch), (side, side)))
 
@@ -389,6 +389,7 @@ def test_a_threat_says_its_share():
     assert shown("square:1", 224) == "square:1 (0.002 %)"
     assert shown("2*square:16", 224) == "2*square:16 (1.0 %)"
     assert shown("shape:010/111", 10) == "shape:010/111 (4.0 %)"
+    assert Threat.of("2*square:7", (28, 28)).share == pytest.approx(1 / 8)
 
 
 def test_published_rows_stand_beside_ours():
@@ -425,7 +426,7 @@ def test_published_rows_stand_beside_ours():
     assert published_rows
 
 
-def test_published_numbers_that_fit_no_patch_are_left_out_and_this_is_said():
+def test_published_numbers_that_fit_no_patch_are_left_out_with_a_note():
     results = run("mine", classes=43, image_size=(224, 224), patches=("square:96",))
     table = paper_table([results], [1], published("gtsrb"))
     assert not any(row.is_published for row in table.rows)
@@ -437,20 +438,20 @@ def test_published_numbers_of_other_classes_are_refused():
     with pytest.raises(CostcertError, match="43"):
         paper_table([run(classes=10)], [1], published("gtsrb"))
     table = paper_table([run(classes=10)], [1], published("gtsrb"), mixed=True)
-    assert "do not compare" in table.notes[0]
+    assert "not comparable" in table.notes[0]
 
 
 @pytest.mark.parametrize(
     ("results", "ks", "sentence"),
     [
         ([], [1], "no run to show"),
-        ([run()], [], "no k is asked for"),
+        ([run()], [], "got no k"),
         ([run(classes=3)], [4, 5], "there are 3 classes"),
         ([run()], [0], "k must be at least 1"),
     ],
     ids=["no run", "no k", "k too large", "k too small"],
 )
-def test_nothing_to_show_is_said(results, ks, sentence):
+def test_nothing_to_show_is_refused(results, ks, sentence):
     with pytest.raises(CostcertError, match=sentence):
         paper_table(results, ks)
 

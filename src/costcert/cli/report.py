@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from costcert.store.runs import certificates_of
 from costcert.store.votes import VotesFolder
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from costcert.reports.figures import ReportFigure
 
 _ENDINGS = (".html", ".tex", ".md", ".csv", ".json")
 
@@ -53,10 +53,11 @@ class Request:
 def run(request: Request) -> None:
     console = Console(highlight=False, soft_wrap=True)
     results = _read(request)
-    # Drawn before anything is written, so that a bad request leaves no trace.
-    drawn = [] if request.figures is None else list(_draw(request, request.figures, results))
-    _write(request, results)
-    for path, content in drawn:
+    figures, compared = _figures(request, results)
+    # Drawn before anything is written, so that a bad request leaves no files.
+    files = list(_files(request, results, figures, compared))
+    _write(request, results, figures, compared)
+    for path, content in files:
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)
         console.print(f"Figure: {path}", markup=False)
@@ -67,7 +68,7 @@ def run(request: Request) -> None:
 def write_report(request: Request) -> list[Results]:
     """Write what was asked for; returns what it is about."""
     results = _read(request)
-    _write(request, results)
+    _write(request, results, *_figures(request, results))
     return results
 
 
@@ -91,35 +92,48 @@ def _read(request: Request) -> list[Results]:
     ]
 
 
-def _draw(request: Request, folder: Location, results: list[Results]) -> Iterator[tuple[Location, bytes]]:
-    """Figures of each run, and the one of all runs and of published numbers."""
-    from costcert.reports.figures import as_files, check_formats, figures
+def _figures(
+    request: Request, results: list[Results]
+) -> tuple[list[dict[str, ReportFigure]], ReportFigure | None]:
+    """The figures of each run, and the one of several runs or of published numbers; drawn when used."""
+    from costcert.reports.figures import ReportFigure, comparison, figures
 
-    formats = check_formats(request.formats.split(","))
-    compared = _comparison(request, results)
-    if compared is not None:
-        yield from as_files({"comparison": compared()}, folder, formats)
-    for each, name in zip(results, run_names(results), strict=True):
-        yield from as_files(
-            figures(each), folder if len(results) == 1 else folder / _as_folder(name), formats
-        )
-
-
-def _comparison(request: Request, results: list[Results]) -> Callable[..., Figure] | None:
-    """Draws runs and published numbers side by side, as wide as it is told; a run alone has no side."""
     defenders = None if request.defenders is None else parse_list(request.defenders)
-    if len(results) == 1 and request.compare is None:
-        if defenders is not None:
-            raise CostcertError(
-                "--defender says whom the figure of several runs shows: pass more runs, or --compare"
-            )
-        return None
-    from costcert.reports.figures import comparison
+    compared = None
+    if len(results) > 1 or request.compare is not None:
+        draw = partial(
+            comparison,
+            results,
+            parse_ks(request.ks),
+            _beside(request, results),
+            defenders=defenders,
+            mixed=request.mixed,
+        )
+        compared = ReportFigure(draw)
+    elif defenders is not None:
+        raise CostcertError(
+            "--defender selects the defenders in the figure of several runs: pass more runs, or --compare"
+        )
+    return [figures(each) for each in results], compared
 
-    beside = _beside(request, results)
-    return partial(
-        comparison, results, parse_ks(request.ks), beside, defenders=defenders, mixed=request.mixed
-    )
+
+def _files(
+    request: Request,
+    results: list[Results],
+    figures: list[dict[str, ReportFigure]],
+    compared: ReportFigure | None,
+) -> Iterator[tuple[Location, bytes]]:
+    """Path and bytes of each figure; with several runs each run has a folder."""
+    from costcert.reports.figures import as_files, check_formats
+
+    folder = request.figures
+    if folder is None:
+        return
+    formats = check_formats(request.formats.split(","))
+    if compared is not None:
+        yield from as_files({"comparison": compared}, folder, formats)
+    for named, run_name in zip(figures, run_names(results), strict=True):
+        yield from as_files(named, folder if len(results) == 1 else folder / _as_folder(run_name), formats)
 
 
 def _as_folder(name: str) -> str:
@@ -127,22 +141,30 @@ def _as_folder(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
 
 
-def _write(request: Request, results: list[Results]) -> None:
+def _write(
+    request: Request,
+    results: list[Results],
+    figures: list[dict[str, ReportFigure]],
+    compared: ReportFigure | None,
+) -> None:
     ks, ending, beside = parse_ks(request.ks), request.out.suffix, _beside(request, results)
-    drawn = _comparison(request, results)
     if ending == ".html" and not request.leaderboard:
-        from costcert.reports.page import Run, page, write_page
+        from costcert.reports.page import RunSection, page
 
-        runs = [Run(each, _examples(request, index, each)) for index, each in enumerate(results)]
-        write_page(
-            request.out,
-            page(runs, ks=ks, published=beside, mixed=request.mixed, title=request.title, compared=drawn),
+        runs = [
+            RunSection(each, figures[index], _examples(request, index, each))
+            for index, each in enumerate(results)
+        ]
+        text = page(
+            runs, ks=ks, published=beside, mixed=request.mixed, title=request.title, compared=compared
         )
+        with atomic_write(request.out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     elif ending == ".json" and len(results) == 1 and not request.leaderboard:
         results[0].write(request.out)
     else:
         with atomic_write(request.out) as temporary:
-            temporary.write_text(_table(request, results, ks, beside, drawn), encoding="utf-8")
+            temporary.write_text(_table(request, results, ks, beside, compared), encoding="utf-8")
 
 
 def _table(
@@ -150,7 +172,7 @@ def _table(
     results: list[Results],
     ks: list[int],
     beside: Published | None,
-    drawn: Callable[..., Figure] | None,
+    compared: ReportFigure | None,
 ) -> str:
     from costcert.reports import tables
     from costcert.reports.leaderboard import leaderboard
@@ -170,7 +192,7 @@ def _table(
         return tables.latex(table, intervals=request.intervals)
     from costcert.reports.page import table_page
 
-    return table_page(table, request.title or "Leaderboard", compared=drawn)
+    return table_page(table, request.title or "Leaderboard", compared=compared)
 
 
 def _beside(request: Request, results: list[Results]) -> Published | None:

@@ -1,11 +1,10 @@
-"""Pictures of single images: the patch on the image, the ballots under it, and who ends where.
+"""Drawings of single images as SVG: the patch on the image, the ballots, and the votes of the labels.
 
-Hand-made SVG, which any browser and printer draws. Colours are those of Okabe and Ito.
+The colours are those of Okabe and Ito.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 from html import escape
 from itertools import pairwise
@@ -15,22 +14,23 @@ import numpy.typing as npt
 
 from costcert.geometry.patches import OnePatch, Several
 from costcert.reports.examples import Bar, Example
+from costcert.reports.rendering import data_url
 
 TRUE, ATTACKER, OTHER, INK, QUIET = "#0072B2", "#D55E00", "#c9ced4", "#1f2328", "#646b73"
-# Rivals that get a colour of their own, strongest first.
+# Colours of the strongest rivals, in order.
 RIVALS = ("#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 
 _SIDE = 224
-# More ballots than these would be thinner than a line.
+# With more ballots than this each would be thinner than a line.
 _MOST_DRAWN = 448
 
 
 def picture(example: Example, number: str) -> str:
-    """The image with the worst patch on it, and how its mutants voted."""
+    """The image with the patch at its worst place, and the ballots of its mutants below."""
     height, width = example.votes.image_size
     scale = _SIDE / max(height, width)
     tall, wide = height * scale, width * scale
-    drawn = _image(example.pixels, wide, tall)
+    image = _image(example.pixels, wide, tall)
     outlines = "".join(
         f'<rect x="{(left + piece.left) * scale:.1f}" y="{(top + piece.top) * scale:.1f}" '
         f'width="{piece.width * scale:.1f}" height="{piece.height * scale:.1f}" '
@@ -39,15 +39,15 @@ def picture(example: Example, number: str) -> str:
         for piece in _single(example).pieces()
     )
     strip, bottom = _strip(example, wide, tall + 10)
-    what = f"{example.name(example.truth)}, with the patch at its worst place and the ballots below"
+    description = f"{example.name(example.truth)}, with the patch at its worst place and the ballots below"
     return (
-        f'<svg viewBox="-2 -2 {_SIDE + 4} {bottom + 4:.0f}" role="img" aria-label="{escape(what)}">'
-        f"{_hatch(number)}{drawn}{outlines}{strip}</svg>"
+        f'<svg viewBox="-2 -2 {_SIDE + 4} {bottom + 4:.0f}" role="img" aria-label="{escape(description)}">'
+        f"{_hatch(number)}{image}{outlines}{strip}</svg>"
     )
 
 
 def bars(example: Example, number: str) -> str:
-    """Clean votes of the strongest labels, and what the attacker adds to them."""
+    """Bars of the clean votes of the strongest labels, and the votes that the attacker adds."""
     shown = example.bars()
     colours = _colours(example)
     most = max(bar.clean + bar.added for bar in shown) or 1.0
@@ -69,17 +69,17 @@ def bars(example: Example, number: str) -> str:
     level = left + shown[0].clean / most * length
     bottom = 20 + len(shown) * step
     parts.append(f'<path d="M{level:.1f} 14V{bottom}" stroke="{INK}" stroke-dasharray="3 3"/>')
-    what = ", ".join(f"{bar.name} {_count(bar)}" for bar in shown)
+    description = "Votes: " + ", ".join(f"{bar.name} {_count(bar)}" for bar in shown)
     return (
-        f'<svg viewBox="0 0 390 {bottom + 4}" role="img" aria-label="Votes: {escape(what)}" font-size="12">'
+        f'<svg viewBox="0 0 390 {bottom + 4}" role="img" aria-label="{escape(description)}" font-size="12">'
         f"{_hatch(f'{number}-bars')}"
-        f'<text x="{left}" y="10" fill="{QUIET}" font-size="11">votes left + votes the attacker gives</text>'
+        f'<text x="{left}" y="10" fill="{QUIET}" font-size="11">clean votes + votes of the attacker</text>'
         f"{''.join(parts)}</svg>"
     )
 
 
 def _strip(example: Example, wide: float, top: float) -> tuple[str, float]:
-    """One cell per mutant, where it begins in the image if it keeps columns; touched ones are underlined."""
+    """One cell per mutant, below its first column if mutants keep columns; touched ones are underlined."""
     votes = example.votes
     count = votes.num_mutants
     if count > _MOST_DRAWN:
@@ -135,24 +135,25 @@ def _image(pixels: npt.NDArray[np.uint8] | None, wide: float, tall: float) -> st
         return (
             f'<rect width="{wide:.0f}" height="{tall:.0f}" fill="#f2f4f6" stroke="{OTHER}"/>'
             f'<text x="{wide / 2:.0f}" y="{tall / 2:.0f}" text-anchor="middle" font-size="11" fill="{QUIET}">'
-            "the image was not at hand</text>"
+            "image not available</text>"
         )
     return (
         f'<image width="{wide:.0f}" height="{tall:.0f}" preserveAspectRatio="none" '
-        f'style="image-rendering:pixelated" href="{data_url(pixels)}"/>'
+        f'style="image-rendering:pixelated" href="{_embedded(pixels)}"/>'
     )
 
 
-def data_url(pixels: npt.NDArray[np.uint8]) -> str:
-    """The pixels as an address that holds them."""
+def _embedded(pixels: npt.NDArray[np.uint8]) -> str:
+    """A URL that contains the pixels."""
     from PIL import Image
 
     plain = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
     file = io.BytesIO()
-    # Photographs are large as PNG; small pictures are small, and every pixel counts.
-    kind = "PNG" if plain.shape[0] * plain.shape[1] <= 64 * 64 else "JPEG"
-    Image.fromarray(plain).save(file, kind, **({"quality": 85} if kind == "JPEG" else {"optimize": True}))
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+    # Large photographs as JPEG, which is smaller; small images as PNG, which keeps every pixel.
+    file_format = "PNG" if plain.shape[0] * plain.shape[1] <= 64 * 64 else "JPEG"
+    options = {"quality": 85} if file_format == "JPEG" else {"optimize": True}
+    Image.fromarray(plain).save(file, file_format, **options)
+    return data_url(file.getvalue(), f"image/{file_format.lower()}")
 
 
 def _short(name: str, most: int = 17) -> str:

@@ -1,4 +1,4 @@
-"""Single images, for people: the best, the worst and typical ones, with the attack that does most to them."""
+"""Examples of single images: the best, typical and worst ones, with the strongest attack on each."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from costcert.votes.table import Votes
 
 Pixels = npt.NDArray[np.uint8]
 
-# Labels shown beside the true one.
+# Labels shown besides the true one.
 _RIVALS = 6
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A label's votes under the strongest attack, as shares of a ballot: clean ones and the attacker's."""
+    """The votes of a label under the strongest attack, in ballots: clean ones, and those of the attacker."""
 
     name: str
     clean: float
@@ -34,17 +34,18 @@ class Bar:
 
 @dataclass(frozen=True)
 class Example:
-    """One image with all there is to say about it.
+    """One image with its votes, its certificates and the strongest attack.
 
     Args:
-        votes: of this image alone.
-        attack: the strongest one by `patch`.
-        certified: rank and min-k by defender and patch spelling.
-        pixels: [H, W, C] at the model's input, where the data are at hand.
+        reason: why it was chosen.
+        votes: of this image only.
+        attack: the strongest one with `patch`.
+        certified: rank and min-k by defender and spelling of the patch.
+        pixels: [H, W, C] at the input of the model; None if the dataset was not passed.
     """
 
     image_id: str
-    why: str
+    reason: str
     votes: Votes
     patch: OnePatch | Several
     attack: Witness
@@ -61,11 +62,11 @@ class Example:
 
     @property
     def lifted(self) -> int:
-        """Rivals that end level with the true label or above it."""
+        """Number of rivals that reach or pass the true label under the attack."""
         return self.attack.position - 1
 
     def bars(self) -> list[Bar]:
-        """The true label and the strongest rivals, as they end."""
+        """The true label and its strongest rivals under the attack."""
         unit = self.votes.cap
         added = np.zeros(self.votes.num_classes, np.int64)
         np.add.at(added, self.attack.labels, self.attack.units)
@@ -83,7 +84,7 @@ class Example:
 
 
 def choose(folder: CertificatesFolder, defender: str) -> dict[str, str]:
-    """Image ids and why: those that this defender certifies best, worst, and as well as half of all."""
+    """Image ids and the reason of the choice: best, typical and worst min-k for this defender."""
     patches = [patch for name, patch in folder.keys if name == defender]
     parts = [
         (
@@ -93,21 +94,21 @@ def choose(folder: CertificatesFolder, defender: str) -> dict[str, str]:
         )
         for part in folder.shards()
     ]
-    # An image is judged by its min-k against all patches: by one alone, half of them may be the best.
-    names, rank, price = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.lexsort((rank, price))
+    # Images are sorted by min-k against all patches: with a single patch many images would be equally good.
+    names, rank, difficulty = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((rank, difficulty))
     right = order[rank[order] == 1]
     middle = len(order) // 2
     groups = [
         ("best", order[:2]),
         ("typical", order[middle : middle + 2]),
-        ("right, but hardly protected", right[::-1][:1]),
+        ("right without a sticker, but worst certified", right[::-1][:1]),
         ("worst", order[::-1][:1]),
     ]
     chosen: dict[str, str] = {}
-    for why, places in groups:
-        for name in names[places]:
-            chosen.setdefault(str(name), why)
+    for reason, rows in groups:
+        for name in names[rows]:
+            chosen.setdefault(str(name), reason)
     return chosen
 
 
@@ -119,11 +120,11 @@ def examples(
     patch: str,
     pictures: Mapping[str, Pixels],
 ) -> list[Example]:
-    """These images with the strongest attack on each.
+    """The chosen images with the strongest attack on each; images with unknown ballots are left out.
 
     Args:
-        chosen: image ids and why, as `choose` gives them.
-        pictures: pixels by image id, of those that are at hand.
+        chosen: the output of `choose`.
+        pictures: pixels by image id, as far as available.
     """
     ballots = {
         name: shard.take([row]).under(results.classifier)
@@ -141,22 +142,22 @@ def examples(
     for name in chosen:
         if name not in ballots:
             raise CostcertError(
-                f"{votes.folder} does not hold the image {name!r}: pass the votes that {folder.folder} was "
-                "made from"
+                f"{votes.folder} does not contain the image {name!r}: pass the votes that were certified in "
+                f"{folder.folder}"
             )
     wanted = concrete(patch, votes.image_size)
     ties = results.classifier.ties
     return [
         Example(
             name,
-            why,
+            reason,
             ballots[name],
             wanted,
             strongest(ballots[name], 0, wanted, ties=ties),
             certified[name],
             pictures.get(name),
         )
-        for name, why in chosen.items()
+        for name, reason in chosen.items()
         if ballots[name].unread is None and ballots[name].known is None
     ]
 

@@ -1,12 +1,12 @@
-"""One run summed up: what tables, figures and pages are made of, a few kilobytes however many images.
+"""The counts of one run, from which tables, figures and pages are made: a few kilobytes for any run.
 
-As a JSON file it holds everything needed to cite the run and to repeat it, and to set it beside others.
+The JSON file contains what is needed to cite the run, to repeat it and to compare it with others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from costcert import __version__
 from costcert.certification.accuracy import Tally
+from costcert.certification.certificates import Certificates
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.store.certificates import CertificatesFolder
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 VERSION = 2
 FORMAT = "costcert results"
 
-# The k that classes are compared at.
+# The k of the counts by class.
 CLASS_KS = (1, 5)
 
 Counts = npt.NDArray[np.int64]
@@ -37,21 +38,33 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ByClass:
-    """Images of each class [L], and how many of them are right and certified at some k."""
+    """Images per class [L], and those that are clean and certified [L], by (defender, patch, k)."""
 
     images: Counts
-    clean: Mapping[tuple[str, str, int], Counts]
-    certified: Mapping[tuple[str, str, int], Counts]
+    clean: dict[tuple[str, str, int], Counts] = field(default_factory=dict)
+    certified: dict[tuple[str, str, int], Counts] = field(default_factory=dict)
+
+    def add(self, certificates: Certificates, truth: Counts) -> None:
+        num_classes = len(self.images)
+        for defender, patch in certificates.cases:
+            for counts, values in (
+                (self.clean, certificates.rank(defender, patch)),
+                (self.certified, certificates.min_k(defender, patch)),
+            ):
+                for k in CLASS_KS:
+                    if k < num_classes:
+                        total = counts.setdefault((defender, str(patch), k), np.zeros(num_classes, np.int64))
+                        total += np.bincount(truth[values <= k], minlength=num_classes)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What one run came to.
+    """The counts of one run, with its manifest.
 
     Args:
-        name: what people call it.
-        manifest: of the certificates, with that of the votes in it.
-        by_class: where the votes, which know the truth, were at hand.
+        name: how the run is called in tables and figures.
+        manifest: the manifest of the certificates, which contains the manifest of the votes.
+        by_class: None if the votes, which contain the true labels, were not passed.
     """
 
     name: str
@@ -68,6 +81,11 @@ class Results:
         """The manifest of the votes."""
         votes: Mapping[str, Any] = self.manifest["votes"]
         return votes
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """How the votes were made: the model, the dataset and versions, as far as they are recorded."""
+        return self.votes.get("made") or {}
 
     @property
     def num_classes(self) -> int:
@@ -87,12 +105,12 @@ class Results:
 
     @property
     def patches(self) -> list[str]:
-        """Spellings, in the order asked for."""
+        """Spellings, in the order in which they were certified."""
         return list(dict.fromkeys(patch for _, patch in self.tally.ranks))
 
     @property
     def classifier(self) -> Defence:
-        """What was certified, by each of the defenders."""
+        """The classifier that was certified, by each of the defenders."""
         return Defence.from_json(self.manifest.get("classifier"), f"the manifest of {self.name}")
 
     @property
@@ -101,7 +119,7 @@ class Results:
         return self.classifier.ablation.count(self.image_size)
 
     def accuracy(self, k: int | Iterable[int] = range(1, 6), *, confidence: float = 0.95) -> pd.DataFrame:
-        """As `Certificates.accuracy`."""
+        """The same table as `Certificates.accuracy`."""
         return self.tally.accuracy(k, confidence=confidence)
 
     def to_json(self) -> dict[str, Any]:
@@ -133,67 +151,47 @@ class Results:
 def read_results(
     path: str | Location, *, votes: str | Location | None = None, name: str | None = None
 ) -> Results:
-    """Sum up a folder of certificates, or read back a file that `Results.write` made.
+    """Count the certificates of a folder, or read a file that `Results.write` wrote.
 
     Args:
-        votes: the folder of votes that were certified, for what needs the truth.
-        name: what to call the run; its file or folder by default.
+        votes: the folder of votes that were certified; adds counts by class, which need the true labels.
+        name: the name of the run; by default the one in the file, or the name of the folder.
     """
     path = locate(path)
     if path.is_dir():
-        return _summed_up(path, None if votes is None else locate(votes), name or path.resolve().name)
+        return _counted(path, None if votes is None else locate(votes), name or path.resolve().name)
     return _from_json(path, name)
 
 
-def _summed_up(folder: Location, votes: Location | None, name: str) -> Results:
-    ballots = None if votes is None else VotesFolder(votes)
-    source = CertificatesFolder(folder) if ballots is None else certificates_of(folder, ballots)
-    truths = None if ballots is None else _truths(ballots)
-    tally, by_class = Tally(), None if truths is None else _Classes(source.num_classes)
+def _counted(folder: Location, votes: Location | None, name: str) -> Results:
+    votes_folder = None if votes is None else VotesFolder(votes)
+    if votes_folder is None:
+        source, truth_of, by_class = CertificatesFolder(folder), {}, None
+    else:
+        source, truth_of = certificates_of(folder, votes_folder), _truth(votes_folder)
+        by_class = ByClass(np.bincount(list(truth_of.values()), minlength=source.num_classes))
+    tally = Tally()
     for certificates in source.shards():
         tally.add(certificates)
-        if truths is None or by_class is None:
-            continue
-        try:
-            truth = np.array([truths[image] for image in certificates.image_ids])
-        except KeyError as error:
-            raise CostcertError(
-                f"{folder} certifies the image {error.args[0]!r}, which {votes} does not hold: pass the "
-                "votes that these certificates were made from"
-            ) from None
-        for case in certificates.keys:
-            by_class.add(truth, case[0], str(case[1]), certificates.rank(*case), certificates.min_k(*case))
-    return Results(
-        name, source.manifest, tally, None if by_class is None else by_class.finished(truths or {})
-    )
+        if by_class is not None:
+            try:
+                truth = np.array([truth_of[image] for image in certificates.image_ids])
+            except KeyError as error:
+                raise CostcertError(
+                    f"{folder} certifies the image {error.args[0]!r}, which {votes} does not contain: "
+                    "pass the votes that these certificates were made from"
+                ) from None
+            by_class.add(certificates, truth)
+    return Results(name, source.manifest, tally, by_class)
 
 
-def _truths(votes: VotesFolder) -> dict[str, int]:
+def _truth(votes: VotesFolder) -> dict[str, int]:
+    """The true label of each image."""
     return {
         str(image): int(truth)
         for shard in map(votes.shard, range(votes.num_shards))
         for image, truth in zip(shard.image_ids, shard.truth, strict=True)
     }
-
-
-class _Classes:
-    """Counts by class, in the making."""
-
-    def __init__(self, num_classes: int) -> None:
-        self._num_classes = num_classes
-        self._ks = [k for k in CLASS_KS if k < num_classes]
-        self._clean: dict[tuple[str, str, int], Counts] = {}
-        self._certified: dict[tuple[str, str, int], Counts] = {}
-
-    def add(self, truth: Counts, defender: str, patch: str, rank: Counts, min_k: Counts) -> None:
-        for counts, values in ((self._clean, rank), (self._certified, min_k)):
-            for k in self._ks:
-                before = counts.setdefault((defender, patch, k), np.zeros(self._num_classes, np.int64))
-                before += np.bincount(truth[values <= k], minlength=self._num_classes)
-
-    def finished(self, truths: Mapping[str, int]) -> ByClass:
-        images = np.bincount(list(truths.values()), minlength=self._num_classes)
-        return ByClass(images, self._clean, self._certified)
 
 
 def _sparse(counts: Counts) -> dict[str, int]:
@@ -204,29 +202,29 @@ def _from_json(path: Location, name: str | None) -> Results:
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise StoreError(
-            f"{path} is not a file of results: `costcert report CERTS --out NAME.json` makes one"
+            f"{path} is not a file of results: make one with `costcert report CERTS --out NAME.json`"
         )
     if found.get("version") != VERSION:
         raise StoreError(
-            f"{path} has version {found.get('version')}, this costcert reads {VERSION}: "
+            f"{path} has version {found.get('version')}, but this costcert reads {VERSION}: "
             "make it again with `costcert report`"
         )
     tally = Tally()
     try:
         tally.images = int(found["images"])
-        longest = int(found["manifest"]["votes"]["num_classes"]) + 1
+        length = int(found["manifest"]["votes"]["num_classes"]) + 1
         for row in found["counts"]:
-            case = str(row["defender"]), str(row["patch"])
+            key = str(row["defender"]), str(row["patch"])
             for counts, column in ((tally.ranks, "rank"), (tally.min_ks, "min_k")):
-                dense = counts[case] = np.zeros(longest, np.int64)
+                dense = counts[key] = np.zeros(length, np.int64)
                 for value, count in row[column].items():
                     dense[int(value)] = int(count)
                 if dense.min() < 0 or dense[0] or dense.sum() != tally.images:
                     raise ValueError(f"its {column} counts do not add up to {tally.images} images")
         results = Results(name or str(found["name"]), found["manifest"], tally)
-        # A size that is none is refused when it is read.
+        # Reading the image size and the passes also checks them.
         if not (results.image_size and results.passes and tally.ranks) or tally.images < 1:
-            raise ValueError("it holds no certificates")
+            raise ValueError("it contains no certificates")
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, CostcertError) as error:
         raise StoreError(f"{path} is damaged: {error}") from None
     return results

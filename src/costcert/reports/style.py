@@ -1,8 +1,8 @@
-"""One look for all figures: a colour, marker and dash per defender, and the settings of matplotlib.
+"""The style of all figures: colour, marker and dash per defender, and the settings of matplotlib.
 
-Colours are those of Okabe and Ito, which people with any colour vision tell apart; markers and dashes say the
-same once more, for grey print. Sizes are in inches and points as printed, so that a figure drawn for a column
-is as legible as one drawn for a page.
+The colours are those of Okabe and Ito, which are distinguishable with any colour vision; markers and dashes
+differ too, for grey print. Sizes are in inches and points as printed, so that a figure in a column is as
+legible as one on a page.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAINT = "#e3e5e8"
 TITLE_SIZE = 9.5
 TEXT_SIZE = 7.5
 
-# A name in the legend and how what it names looks.
+# An entry of a legend: its label and its symbol.
 Key = tuple[str, "Artist"]
 Dash = str | tuple[float, tuple[float, ...]]
 P = ParamSpec("P")
@@ -50,16 +50,16 @@ class Look:
     width: float = 1.3
 
 
-# The markers are the paper's: stars, circles and triangles. Where two lines fall together, the later one is
-# thinner and has gaps, so that both are seen.
-_HOUSE = {
+# The markers are those of the paper: stars, circles and triangles. Where two lines coincide, the later one is
+# thinner and dashed, so that both are visible.
+_BUILTIN = {
     "costcert": Look("#0072B2", "*", "-", 6.5, 1.9),
     "costcert-masks": Look("#56B4E9", "D", (0, (6, 0.8)), 4.4, 2.3),
     "patchguard": Look("#D55E00", "^", (0, (4, 1.6, 1, 1.6)), 3.7, 1.1),
     "cbn": Look("#009E73", "o", (0, (2.2, 1)), 4.2, 1.6),
     "drs": Look("#CC79A7", "s", (0, (1, 1)), 2.9, 1.1),
 }
-_GUESTS = [
+_PLUGINS = [
     Look("#000000", "v", (0, (6, 1, 1, 1, 1, 1))),
     Look("#E69F00", "P", (0, (3, 1))),
     Look("#7F7F7F", "X", (0, (1, 2))),
@@ -68,11 +68,11 @@ _GUESTS = [
 
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
-    # The one that comes with matplotlib, so that every machine breaks lines at the same place.
+    # It comes with matplotlib, so that every machine breaks lines at the same place.
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": TEXT_SIZE,
     "text.color": INK,
-    # A class may be called $1 or $10.
+    # Names of classes may contain dollar signs.
     "text.parse_math": False,
     "axes.titlesize": TEXT_SIZE,
     "axes.titleweight": "bold",
@@ -111,34 +111,34 @@ _lock = RLock()
 
 
 @contextmanager
-def house_settings() -> Iterator[None]:
-    """matplotlib as it comes plus the settings above, whatever the user's own; theirs again afterwards."""
+def figure_settings() -> Iterator[None]:
+    """matplotlib's defaults plus the settings above; the user's own settings are restored afterwards."""
     try:
         import matplotlib.style
     except ImportError:
         raise CostcertError("figures need matplotlib: pip install 'costcert[report]'") from None
-    # The settings are the whole process's, and a web page may draw in several threads.
+    # matplotlib's settings are global, and a server may draw in several threads.
     with _lock, warnings.catch_warnings(), matplotlib.style.context(["default", _SETTINGS]):
-        # Letters that the font lacks only make their width a guess: the reader's font draws them.
+        # For letters that the font lacks only the width is a guess: the reader's fonts draw them.
         warnings.filterwarnings("ignore", message=r"(?s)Glyph .* missing from")
         yield
 
 
-def house_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw with the settings of the house, and settle where things are."""
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Decorator: draw with these settings, and fix the positions."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with house_settings():
+        with figure_settings():
             figure = draw(*args, **kwargs)
-            _settle(figure)
+            _fix_layout(figure)
         return figure
 
     return drawn
 
 
-def _settle(figure: Figure) -> None:
-    """Lay out once for all formats, and round: the solver's last digits change from run to run."""
+def _fix_layout(figure: Figure) -> None:
+    """Compute the layout once for all formats; rounded, because the solver is not exactly reproducible."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
@@ -150,14 +150,14 @@ def _settle(figure: Figure) -> None:
 
 
 def looks(defenders: Iterable[str]) -> dict[str, Look]:
-    """Each defender's look, the same in every figure; those not of the house take what is left, in order."""
+    """The look of each defender, the same in every figure; plugins take the remaining looks in order."""
     defenders = list(defenders)
-    plugins = [name for name in defenders if name not in _HOUSE]
-    return {name: _HOUSE.get(name) or _GUESTS[plugins.index(name) % len(_GUESTS)] for name in defenders}
+    plugins = [name for name in defenders if name not in _BUILTIN]
+    return {name: _BUILTIN.get(name) or _PLUGINS[plugins.index(name) % len(_PLUGINS)] for name in defenders}
 
 
 def defender_title(name: str) -> str:
-    """What people call it; its name where the package that brings it is not installed here."""
+    """The title of a defender, or its name if the package that provides it is not installed."""
     try:
         return find(name).title
     except SpellingError:
@@ -165,6 +165,7 @@ def defender_title(name: str) -> str:
 
 
 def defender_keys(defenders: Iterable[str]) -> list[Key]:
+    """Legend entries of these defenders."""
     return [(defender_title(name), line(look)) for name, look in looks(defenders).items()]
 
 
@@ -176,6 +177,7 @@ def line(look: Look, **changes: Any) -> Line2D:
 
 
 def line_style(look: Look) -> dict[str, Any]:
+    """Properties of a line of this look, for `Axes.plot`."""
     return {
         "color": look.colour,
         "linestyle": look.dash,
@@ -184,13 +186,13 @@ def line_style(look: Look) -> dict[str, Any]:
         "markersize": look.marker_size,
         "markeredgecolor": "white",
         "markeredgewidth": 0.4,
-        # So that markers at 0 % and 100 % are whole.
+        # Markers at 0 % and 100 % reach beyond the axes.
         "clip_on": False,
     }
 
 
 def tint(colour: str, strength: float) -> tuple[float, float, float]:
-    """The colour on white, opaque: lines below do not shine through."""
+    """The colour mixed with white, opaque, so that lines below are hidden."""
     from matplotlib.colors import to_rgb
 
     red, green, blue = (1 - strength * (1 - part) for part in to_rgb(colour))

@@ -1,4 +1,4 @@
-"""What was found, in sentences for people who never saw the paper."""
+"""The main result of a run in one sentence, for readers who do not know the paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from costcert.reports.results import Results
 
 
 class Headline(NamedTuple):
-    """The number to remember, and what it is the number of."""
+    """The share of images that a defender certifies against a patch at some k."""
 
     share: float
     defender: str
@@ -18,10 +18,10 @@ class Headline(NamedTuple):
     k: int
 
 
-def headline(results: Results, *, k: int | None = None, patch: str | None = None) -> Headline:
+def headline(results: Results) -> Headline:
     """The best defender against the middle one of the patches, at a k that suits the number of classes."""
-    k = k or (5 if results.num_classes > 20 else 3 if results.num_classes > 5 else 1)
-    patch = patch or results.patches[len(results.patches) // 2]
+    k = 5 if results.num_classes > 20 else 3 if results.num_classes > 5 else 1
+    patch = results.patches[len(results.patches) // 2]
     certified = {
         defender: float(results.tally.min_ks[defender, patch][: k + 1].sum()) / results.images
         for defender in results.defenders
@@ -52,12 +52,3 @@ def sticker(patch: str, image_size: ImageSize) -> str:
         return f"{value.height} by {value.width} pixel sticker"
     assert isinstance(value, Shape)
     return f"sticker of this shape of {sum(map(sum, value.mask))} pixels"
-
-
-def share_of_area(patch: str, image_size: ImageSize) -> float:
-    """The part of the image that a patch covers."""
-    value = concrete(patch, image_size)
-    times = value.times if isinstance(value, Several) else 1
-    single = value.patch.at(image_size) if isinstance(value, Several) else value
-    covered = sum(piece.height * piece.width for piece in single.pieces())
-    return times * covered / (image_size[0] * image_size[1])

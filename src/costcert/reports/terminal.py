@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def print_accuracy(
     console: Console, accuracy: pd.DataFrame, headings: dict[str, str], *, explain: bool = True
 ) -> None:
-    """Percentages `clean/certified` of each defender; the best certified ones of each patch in bold."""
+    """Print one table per patch: `clean/certified` in percent, the best certified value of each k in bold."""
     images = int(accuracy["images"].iloc[0])
     ks = list(dict.fromkeys(accuracy["k"]))
     if explain:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from costcert.reports.figures.layout import columns_for, new_figure
 from costcert.reports.figures.patches import (
-    asked,
+    certified_patch,
     few_patches,
-    in_order,
-    label_patches,
-    label_sizes,
     patch_title,
+    set_patch_ticks,
+    set_size_ticks,
     sides,
+    sorted_patches,
 )
-from costcert.reports.figures.sheet import columns_for, sheet
 from costcert.reports.results import Results
 from costcert.reports.style import (
     PAGE,
@@ -23,10 +23,10 @@ from costcert.reports.style import (
     Key,
     Look,
     defender_keys,
-    house_style,
     line,
     line_style,
     looks,
+    styled,
     tint,
 )
 
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More k than this are drawn on a logarithmic axis, at the k named here.
+# With more k than this the axis is logarithmic, and only round k are drawn: these digits times powers of 10.
 MOST_KS = 30
-ROUND_KS = (1, 2, 3, 5)
+ROUND_DIGITS = (1, 2, 3, 5)
 
 
-@house_style
+@styled
 def accuracy_by_size(results: Results, ks: Iterable[int] = (5, 10), *, width: float = PAGE) -> Figure:
     """Clean and certified accuracy of each defender against the patch size, one panel per k (Fig. 7).
 
-    Sizes are pixels along the axis if all patches are squares; otherwise patches stand side by side.
+    The x axis is the side in pixels if all patches are squares; otherwise there is one tick per patch.
     """
     below = [k for k in dict.fromkeys(ks) if k < results.num_classes]
     ks = below or [max(1, results.num_classes - 1)]
     keys = [*defender_keys(results.defenders), *metric_keys()]
     columns = columns_for(len(ks), width, 2.3)
-    figure, panels = sheet(
+    figure, panels = new_figure(
         "Clean and certified accuracy by patch size",
-        "Thin: the true label is among the top k of the image as it is. Bold: it provably stays there, "
+        "Thin: the true label is among the top k without a patch. Bold: it provably stays there, "
         f"whatever the patch shows and wherever it lies. {results.images:,} images.",
         keys,
         width=width,
@@ -84,12 +84,12 @@ def _sizes(axes: Axes, results: Results, table: pd.DataFrame, room: float) -> No
         axes.plot(
             places, 100 * rows.loc[mine, "certified"], label=f"{defender} certified", **line_style(look)
         )
-    label_sizes(axes, list(known.values()), room)
+    set_size_ticks(axes, list(known.values()), room)
 
 
 def _side_by_side(axes: Axes, results: Results, table: pd.DataFrame, room: float) -> None:
-    """Patches that no axis orders: a stem from certified up to clean for each defender."""
-    patches = in_order(results)
+    """Patches without an order by size: for each defender a stem from certified up to clean."""
+    patches = sorted_patches(results)
     step = 0.7 / len(results.defenders)
     for turn, (defender, look) in enumerate(looks(results.defenders).items()):
         rows = table[table["defender"] == defender]
@@ -102,11 +102,11 @@ def _side_by_side(axes: Axes, results: Results, table: pd.DataFrame, room: float
         axes.plot(places, clean, label=f"{defender} clean", **{**clean_style(look), **dots, "marker": "_"})
         axes.plot(places, certified, label=f"{defender} certified", **{**line_style(look), **dots})
     axes.set_xlim(-0.6, len(patches) - 0.4)
-    label_patches(axes, results, patches, room)
+    set_patch_ticks(axes, results, patches, room)
 
 
 def metric_keys() -> list[Key]:
-    """What bold and thin lines are."""
+    """Legend entries for bold and thin lines."""
     grey = Look(QUIET, "", "-")
     return [
         ("certified", line(grey, linewidth=1.9)),
@@ -115,7 +115,7 @@ def metric_keys() -> list[Key]:
 
 
 def clean_style(look: Look) -> dict[str, Any]:
-    """A thin, faded line of this look."""
+    """Properties of a thin, faded line, for clean accuracy."""
     faded = tint(look.colour, 0.5)
     return {
         **line_style(look),
@@ -126,13 +126,13 @@ def clean_style(look: Look) -> dict[str, Any]:
     }
 
 
-@house_style
+@styled
 def accuracy_by_k(results: Results, patch: str | int | None = None, *, width: float = PAGE) -> Figure:
-    """Certified accuracy of each defender against k with its 95 % interval, a panel per patch or for one."""
-    patches, left_out = few_patches(results) if patch is None else ([asked(results, patch)], "")
+    """Certified accuracy of each defender against k with 95 % intervals, for each patch or for one."""
+    patches, left_out = few_patches(results) if patch is None else ([certified_patch(results, patch)], "")
     ks = shown_ks(results.num_classes)
     columns = columns_for(len(patches), width)
-    figure, panels = sheet(
+    figure, panels = new_figure(
         "Certified accuracy for each k",
         "Share of images whose true label provably stays among the top k. Bands: 95 % intervals for "
         f"{results.images:,} images.{left_out}",
@@ -154,29 +154,29 @@ def accuracy_by_k(results: Results, patch: str | int | None = None, *, width: fl
                 rows["k"],
                 100 * rows["certified"],
                 label=f"{defender} certified",
-                # A few markers, at other places for each defender.
+                # A few markers, at different k for each defender.
                 markevery=(turn, max(1, len(ks) // 3)) if len(ks) > 8 else None,
                 **line_style(look),
             )
         axes.set_title(patch_title(each))
         if place % columns == 0:
             axes.set_ylabel("Certified in %")
-    label_ks(panels[0], ks)
+    set_k_ticks(panels[0], ks)
     figure.supxlabel("k", size=TEXT_SIZE, color=QUIET)
     return figure
 
 
 def shown_ks(num_classes: int) -> list[int]:
-    """Every k below the number of classes; of many, all up to 10 and then round ones and the last."""
+    """Every k below the number of classes; if these are many, all up to 10, then round ones, and the last."""
     last = max(1, num_classes - 1)
     if last <= MOST_KS:
         return list(range(1, last + 1))
-    round_ones = {digit * 10**power for power in range(1, 8) for digit in ROUND_KS}
-    return sorted({k for k in {*range(1, 11), *round_ones} if k < last} | {last})
+    round_ks = {digit * 10**power for power in range(1, 8) for digit in ROUND_DIGITS}
+    return sorted({k for k in {*range(1, 11), *round_ks} if k < last} | {last})
 
 
-def label_ks(axes: Axes, ks: list[int]) -> None:
-    """Accuracy upwards and k to the right, on a logarithmic axis where there are many."""
+def set_k_ticks(axes: Axes, ks: list[int]) -> None:
+    """Ticks of k, on a logarithmic axis if there are many, and accuracy from 0 to 100 %."""
     axes.set_ylim(0, 100)
     if ks[-1] > MOST_KS:
         axes.set_xscale("log")

@@ -1,4 +1,4 @@
-"""How large k must be: min-k as boxes by patch size, and how its mean grows."""
+"""Min-k as box plots by patch size, and how its mean grows with the size."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from costcert.reports.figures.patches import (
-    few_patches,
-    label_patches,
-    label_sizes,
-    sides,
-)
-from costcert.reports.figures.sheet import sheet
+from costcert.reports.figures.layout import new_figure
+from costcert.reports.figures.patches import few_patches, set_patch_ticks, set_size_ticks, sides
 from costcert.reports.results import Results
-from costcert.reports.style import PAGE, QUIET, defender_keys, house_style, line_style, looks, tint
+from costcert.reports.style import PAGE, QUIET, defender_keys, line_style, looks, styled, tint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +18,11 @@ if TYPE_CHECKING:
 
 Counts = npt.NDArray[np.int64]
 
-# With more classes than this small values would be squeezed together on a linear axis.
+# With more classes than this the axis is logarithmic: small values would be squeezed on a linear one.
 MOST_LINEAR = 30
 
 
-@house_style
+@styled
 def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
     """Box plots of min-k by patch size, and how its mean grows from each size to the next (Fig. 5)."""
     growing = len(sides(results) or ()) > 1
@@ -39,8 +34,8 @@ def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
     )
     if growing:
         note += f" {'Right' if beside else 'Below'}: mean min-k divided by that of the next smaller patch."
-    figure, panels = sheet(
-        "The smallest k that can be promised, by patch size",
+    figure, panels = new_figure(
+        "The smallest certified k (min-k), by patch size",
         f"{note} {results.images:,} images.{left_out}",
         defender_keys(results.defenders),
         width=width,
@@ -56,14 +51,14 @@ def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
 
 
 class Box(NamedTuple):
-    """What a box plot shows: lower whisker, quartiles and upper whisker, and the mean."""
+    """The numbers of a box plot: lower whisker, three quartiles and upper whisker, and the mean."""
 
     marks: tuple[float, float, float, float, float]
     mean: float
 
 
 def box(counts: Counts) -> Box:
-    """The box of the images, from how many have each min-k."""
+    """The box plot of the images, from the number of images with each min-k."""
     present = np.flatnonzero(counts)
     q1, median, q3 = (quantile(counts, share) for share in (0.25, 0.5, 0.75))
     reach = 1.5 * (q3 - q1)
@@ -77,7 +72,7 @@ def mean(counts: Counts) -> float:
 
 
 def quantile(counts: Counts, share: float) -> float:
-    """As numpy's of the images one by one: between two images, on the line between them."""
+    """As `numpy.quantile` of the min-k of every image, with linear interpolation."""
     up_to = counts.cumsum()
     place = share * (up_to[-1] - 1)
     below, above = (np.searchsorted(up_to, at, side="right") for at in (np.floor(place), np.ceil(place)))
@@ -94,7 +89,7 @@ def _boxes(axes: Axes, results: Results, patches: list[str], room: float) -> Non
         places = np.array([patches.index(patch) + aside for patch in mine])
         boxes = [box(min_ks[defender, patch]) for patch in mine]
         low, q1, median, q3, high = (np.array(each) for each in zip(*(b.marks for b in boxes), strict=True))
-        # Drawn part by part: Axes.bxp would start pyplot and choose a backend for the whole process.
+        # Not Axes.bxp, which imports pyplot and selects a backend for the entire process.
         axes.vlines([*places, *places], [*low, *q3], [*q1, *high], color=look.colour, linewidth=0.8)
         axes.bar(
             places,
@@ -134,7 +129,7 @@ def _boxes(axes: Axes, results: Results, patches: list[str], room: float) -> Non
         axes.set_ylim(0.5, last + max(0.6, last * 0.1))
     axes.axhline(last, color=QUIET, linewidth=0.7, linestyle=(0, (1, 2)), zorder=0.9)
     axes.annotate(
-        f"k = {last:,}, all classes: no promise",
+        f"k = {last:,}, all classes: nothing certified",
         (0, last),
         xycoords=("axes fraction", "data"),
         xytext=(2, 2.5),
@@ -147,7 +142,7 @@ def _boxes(axes: Axes, results: Results, patches: list[str], room: float) -> Non
     axes.set_xticks([place + 0.5 for place in range(len(patches) - 1)], minor=True)
     axes.grid(visible=True, which="minor", axis="x")
     axes.set_ylabel("min-k" + (" (log scale)" if last > MOST_LINEAR else ""))
-    label_patches(axes, results, patches, room)
+    set_patch_ticks(axes, results, patches, room)
 
 
 def _growth(axes: Axes, results: Results, room: float) -> None:
@@ -165,4 +160,4 @@ def _growth(axes: Axes, results: Results, room: float) -> None:
     axes.axhline(1, color=QUIET, linewidth=0.7, linestyle=(0, (1, 2)), zorder=0.9)
     axes.set_ylabel("Growth of the mean, ratio r")
     axes.margins(x=0.08)
-    label_sizes(axes, list(known.values())[1:], room)
+    set_size_ticks(axes, list(known.values())[1:], room)

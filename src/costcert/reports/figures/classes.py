@@ -1,4 +1,4 @@
-"""Certified accuracy class by class."""
+"""Certified accuracy of each class."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 
 from costcert.certification.accuracy import wilson
 from costcert.errors import CostcertError
-from costcert.reports.figures.patches import asked, in_order, patch_title
-from costcert.reports.figures.sheet import sheet, shortened
+from costcert.reports.figures.layout import new_figure, shortened
+from costcert.reports.figures.patches import certified_patch, patch_title, sorted_patches
 from costcert.reports.results import Results
 from costcert.reports.style import (
     INK,
     PAGE,
     QUIET,
     defender_title,
-    house_style,
     line,
     line_style,
     looks,
+    styled,
     tint,
 )
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of more classes than this only the worst and the best are shown.
+# With more classes than this only the best and the worst are shown.
 MOST_CLASSES = 40
 EXTREMES = 15
 
 
-@house_style
+@styled
 def accuracy_by_class(
     results: Results,
     *,
@@ -47,17 +47,17 @@ def accuracy_by_class(
         defender: the first one by default.
         patch: the one in the middle by default.
     """
-    case = _case(results, defender, patch, k)
-    ranked = _ranked(results, case)
+    key = _key(results, defender, patch, k)
+    ranked = _ranked(results, key)
     parts = {"": ranked}
     if len(ranked) > MOST_CLASSES:
         parts = {f"{EXTREMES} best": ranked[:EXTREMES], f"{EXTREMES} worst": ranked[-EXTREMES:]}
-    look = looks(results.defenders)[case[0]]
+    look = looks(results.defenders)[key[0]]
     beside = len(parts) if width > 5 else 1
-    note = f"{defender_title(case[0])} against a {patch_title(case[1])}; bars: 95 % intervals."
+    note = f"{defender_title(key[0])} against a {patch_title(key[1])}; bars: 95 % intervals."
     if len(parts) > 1:
-        note += f" Of {len(ranked):,} classes the {EXTREMES} best and the {EXTREMES} worst."
-    figure, panels = sheet(
+        note += f" The {EXTREMES} best and the {EXTREMES} worst of {len(ranked):,} classes."
+    figure, panels = new_figure(
         f"Certified top-{k} accuracy by class",
         note,
         [
@@ -71,50 +71,50 @@ def accuracy_by_class(
         sharex=True,
     )
     for axes, (title, part) in zip(panels, parts.items(), strict=True):
-        _dots(axes, results, case, part)
+        _dots(axes, results, key, part)
         axes.set_title(title)
     for axes in panels[-beside:]:
         axes.set_xlabel(f"Top-{k} accuracy in %")
     return figure
 
 
-def _case(results: Results, defender: str | None, patch: str | int | None, k: int) -> tuple[str, str, int]:
+def _key(results: Results, defender: str | None, patch: str | int | None, k: int) -> tuple[str, str, int]:
     if results.by_class is None:
         raise CostcertError(
-            "these results hold no counts by class: read them with the votes that were certified, which know "
-            "the truth"
+            "these results have no counts by class: read them with the votes that were certified, which hold "
+            "the true labels"
         )
-    patches = in_order(results)
-    case = (
+    patches = sorted_patches(results)
+    key = (
         results.defenders[0] if defender is None else defender,
-        patches[len(patches) // 2] if patch is None else asked(results, patch),
+        patches[len(patches) // 2] if patch is None else certified_patch(results, patch),
         k,
     )
     known = results.by_class.certified
-    if case not in known:
+    if key not in known:
         choices = "; ".join(", ".join(map(str, dict.fromkeys(each))) for each in zip(*known, strict=True))
         raise CostcertError(
-            f"there are no counts by class for {case[0]} against {case[1]} at k = {k}: choose from {choices}"
+            f"there are no counts by class for {key[0]} against {key[1]} at k = {k}: choose from {choices}"
         )
-    return case
+    return key
 
 
-def _ranked(results: Results, case: tuple[str, str, int]) -> list[int]:
-    """Classes that have images, best certified first; of equal ones the better clean one."""
+def _ranked(results: Results, key: tuple[str, str, int]) -> list[int]:
+    """Classes with images, by certified accuracy and then by clean accuracy, best first."""
     counts = results.by_class
     assert counts is not None
-    there = np.flatnonzero(counts.images)
-    share = counts.certified[case][there] / counts.images[there]
-    clean = counts.clean[case][there] / counts.images[there]
-    return [int(label) for label in there[np.lexsort((there, -clean, -share))]]
+    labels = np.flatnonzero(counts.images)
+    share = counts.certified[key][labels] / counts.images[labels]
+    clean = counts.clean[key][labels] / counts.images[labels]
+    return [int(label) for label in labels[np.lexsort((labels, -clean, -share))]]
 
 
-def _dots(axes: Axes, results: Results, case: tuple[str, str, int], labels: list[int]) -> None:
+def _dots(axes: Axes, results: Results, key: tuple[str, str, int], labels: list[int]) -> None:
     counts = results.by_class
     assert counts is not None
-    look = looks(results.defenders)[case[0]]
+    look = looks(results.defenders)[key[0]]
     images, rows = counts.images[labels], range(len(labels))
-    certified = counts.certified[case][labels]
+    certified = counts.certified[key][labels]
     ends = [wilson(int(hits), int(of)) for hits, of in zip(certified, images, strict=True)]
     axes.hlines(
         rows,
@@ -125,10 +125,10 @@ def _dots(axes: Axes, results: Results, case: tuple[str, str, int], labels: list
     )
     dots: dict[str, Any] = {"linestyle": "none"}
     clean: dict[str, Any] = {"marker": "|", "markersize": 6, "markeredgecolor": QUIET, "markeredgewidth": 1}
-    axes.plot(100 * counts.clean[case][labels] / images, rows, label="clean", **{**dots, **clean})
+    axes.plot(100 * counts.clean[key][labels] / images, rows, label="clean", **{**dots, **clean})
     axes.plot(100 * certified / images, rows, label="certified", **{**line_style(look), **dots})
-    plain = "" if results.votes.get("class_names") else "class "
-    axes.set_yticks(rows, [plain + shortened(results.class_names[label], 24) for label in labels])
+    prefix = "" if results.votes.get("class_names") else "class "
+    axes.set_yticks(rows, [prefix + shortened(results.class_names[label], 24) for label in labels])
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlim(-2.5, 102.5)

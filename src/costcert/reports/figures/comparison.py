@@ -1,4 +1,4 @@
-"""Runs beside each other and beside published numbers: accuracy against k, a panel per patch."""
+"""Several runs and published numbers in one figure: accuracy against k, one panel per patch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.patches import Square
-from costcert.reports.figures.accuracy import clean_style, label_ks, metric_keys
-from costcert.reports.figures.patches import evenly, patch_title
-from costcert.reports.figures.sheet import columns_for, sheet, shortened
+from costcert.reports.figures.accuracy import clean_style, metric_keys, set_k_ticks
+from costcert.reports.figures.layout import columns_for, new_figure, shortened
+from costcert.reports.figures.patches import evenly_spaced, patch_title
 from costcert.reports.published import Published
 from costcert.reports.results import Results
-from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Look, house_style, line, line_style
-from costcert.reports.tables.comparison import METRICS, Entry, Lineup
+from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Look, line, line_style, styled
+from costcert.reports.tables.comparison import METRICS, Comparison, Entry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 Line = tuple[Entry, Look]
 
-# Okabe and Ito's once more, for runs; one marker more than colours, so that many runs get many pairs.
-# The first three also differ as greys.
+# The colours of Okabe and Ito for runs. There is one more marker than colours, so that pairs repeat late.
+# The first three colours also differ in grey print.
 _COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F")
 _MARKERS = ("o", "s", "v", "D", "P", "X", "<", ">")
 _GREYS = (INK, QUIET, "#9aa0a6")
-_PRINTED_MARKERS = ("*", "o", "^", "h", "d")
+_PUBLISHED_MARKERS = ("*", "o", "^", "h", "d")
 
 
-@house_style
+@styled
 def comparison(
     results: Sequence[Results],
     ks: Iterable[int] = range(1, 6),
@@ -44,21 +44,21 @@ def comparison(
     """Clean and certified accuracy of each run against k, with published numbers dashed.
 
     Args:
-        published: lines of the paper to add, where a patch is of the same share of the image.
-        defenders: those to draw, of runs and of the paper; by default CostCert of each run, or its best where
-            CostCert is missing, and all of the paper.
-        mixed: allow runs on different data, whose numbers do not compare.
+        published: lines of the paper to add, for patches that cover the same share of the image.
+        defenders: the defenders to draw, of runs and of the paper; by default CostCert of each run, or the
+            best defender of a run without CostCert, and all defenders of the paper.
+        mixed: allow runs on different datasets, whose numbers are not comparable.
     """
-    lineup = Lineup.of(results, sorted(ks), published=published, mixed=mixed, confidence=0.95)
-    shown = _looks(_chosen(lineup, defenders))
-    order = list(range(len(lineup.threats)))
-    if all(isinstance(threat.patch, Square) for threat in lineup.threats):
-        order.sort(key=lambda number: lineup.threats[number].share)
-    panels_of, left_out = evenly(order)
+    compared = Comparison.of(results, sorted(ks), published=published, mixed=mixed, confidence=0.95)
+    shown = _looks(_chosen(compared, defenders))
+    order = list(range(len(compared.threats)))
+    if all(isinstance(threat.patch, Square) for threat in compared.threats):
+        order.sort(key=lambda number: compared.threats[number].share)
+    panels_of, left_out = evenly_spaced(order)
     columns = columns_for(len(panels_of), width, 2.3)
-    figure, panels = sheet(
+    figure, panels = new_figure(
         "Clean and certified accuracy for each k" + (", and as published" if published else ""),
-        _note(lineup, is_printed=any(entry.is_published for entry, _ in shown)) + left_out,
+        _note(compared, has_published=any(entry.is_published for entry, _ in shown)) + left_out,
         [
             *((_label(entry, width), line(look, **_style(entry, look))) for entry, look in shown),
             *metric_keys(),
@@ -71,34 +71,33 @@ def comparison(
         sharey=True,
     )
     for place, (number, axes) in enumerate(zip(panels_of, panels, strict=True)):
-        threat = lineup.threats[number]
-        _draw(axes, shown, number, lineup.ks)
+        threat = compared.threats[number]
+        _draw(axes, shown, number, compared.ks)
         axes.set_title(f"{patch_title(str(threat.patch))} ({str(threat).rpartition(' (')[2]}")
         if place % columns == 0:
             axes.set_ylabel("Accuracy in %")
-    label_ks(panels[0], list(lineup.ks))
+    set_k_ticks(panels[0], list(compared.ks))
     figure.supxlabel("k", size=TEXT_SIZE, color=QUIET)
     return figure
 
 
-def _chosen(lineup: Lineup, defenders: Iterable[str] | None) -> list[Entry]:
+def _chosen(compared: Comparison, defenders: Iterable[str] | None) -> list[Entry]:
     if defenders is None:
-        runs = dict.fromkeys(entry.run for entry in lineup.entries if not entry.is_published)
-        best = [_best([entry for entry in lineup.entries if entry.run == run]) for run in runs]
-        return best + [entry for entry in lineup.entries if entry.is_published]
-    known = list(dict.fromkeys(entry.defender for entry in lineup.entries))
+        runs = dict.fromkeys(entry.run for entry in compared.entries if not entry.is_published)
+        best = [_best([entry for entry in compared.entries if entry.run == run]) for run in runs]
+        return best + [entry for entry in compared.entries if entry.is_published]
+    known = list(dict.fromkeys(entry.defender for entry in compared.entries))
     wanted = list(defenders)
     for name in wanted:
         if name not in known:
             raise CostcertError(
-                f"there is nothing of the defender {name!r} to draw{nearest(name, known)}: there is "
-                f"{', '.join(known)}"
+                f"these runs have no defender {name!r}{nearest(name, known)}: choose from {', '.join(known)}"
             )
-    return [entry for entry in lineup.entries if entry.defender in wanted]
+    return [entry for entry in compared.entries if entry.defender in wanted]
 
 
 def _best(entries: Sequence[Entry]) -> Entry:
-    """CostCert, or where it was not asked for the one with the most certified."""
+    """CostCert, or without it the defender that certifies most."""
 
     def certified(entry: Entry) -> tuple[bool, float]:
         shares = [cell.value or 0 for (metric, _, _), cell in entry.cells.items() if metric == "certified"]
@@ -108,14 +107,14 @@ def _best(entries: Sequence[Entry]) -> Entry:
 
 
 def _looks(entries: Sequence[Entry]) -> list[Line]:
-    """Own lines are solid, with a colour and a marker each; printed ones thin, grey and dashed."""
+    """Lines of runs are solid, with a colour and a marker each; published ones thin, grey and dashed."""
     own = [entry for entry in entries if not entry.is_published]
-    # CostCert's is the first to be compared with: the darkest, with the star that the paper gives it.
-    printed = sorted(
+    # The published CostCert matters most: the darkest line, with the star marker of the paper.
+    published = sorted(
         (entry for entry in entries if entry.is_published), key=lambda entry: entry.defender != "costcert"
     )
     coloured = zip(own, cycle(_COLOURS), cycle(_MARKERS), strict=False)
-    grey = zip(printed, cycle(_GREYS), cycle(_PRINTED_MARKERS), strict=False)
+    grey = zip(published, cycle(_GREYS), cycle(_PUBLISHED_MARKERS), strict=False)
     return [
         *((entry, Look(colour, marker, "-", 3.9, 1.7)) for entry, colour, marker in coloured),
         *((entry, Look(colour, marker, (0, (4, 1.6)), 4.2, 1.0)) for entry, colour, marker in grey),
@@ -124,7 +123,7 @@ def _looks(entries: Sequence[Entry]) -> list[Line]:
 
 def _style(entry: Entry, look: Look, metric: str = "certified") -> dict[str, Any]:
     style = line_style(look) if metric == "certified" else clean_style(look)
-    # Hollow markers say once more that a line was printed elsewhere.
+    # Hollow markers, so that published lines differ from runs in grey print too.
     hollow = {"markerfacecolor": "white", "markeredgecolor": style["color"], "markeredgewidth": 0.7}
     return {**style, **hollow} if entry.is_published else style
 
@@ -148,14 +147,14 @@ def _label(entry: Entry, width: float) -> str:
     return f"{shortened(entry.run, 40 if width > 5 else 24)}: {shortened(entry.title, 18)}{passes}"
 
 
-def _note(lineup: Lineup, *, is_printed: bool) -> str:
-    own = [entry for entry in lineup.entries if not entry.is_published]
-    data = list(dict.fromkeys(entry.data for entry in own or lineup.entries))
+def _note(compared: Comparison, *, has_published: bool) -> str:
+    own = [entry for entry in compared.entries if not entry.is_published]
+    data = list(dict.fromkeys(entry.data for entry in own or compared.entries))
     parts = [
         "Bold: the true label provably stays among the top k, whatever the patch shows and wherever it lies.",
         "Thin: it is there without a patch. Passes are per image.",
         "Bands: 95 % intervals." if own else "",
-        "Dashed: as published, for patches of the same share of the image." if is_printed else "",
-        f"{data[0]}." if len(data) == 1 else "Different data, which do not compare.",
+        "Dashed: as published, for patches that cover the same share of the image." if has_published else "",
+        f"{data[0]}." if len(data) == 1 else "Different datasets: the numbers are not comparable.",
     ]
     return " ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""Images by their min-k: a histogram laid end to end, a bar per defender."""
+"""How many images have each min-k: stacked bars, one per defender."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from costcert.reports.figures.layout import columns_for, new_figure, shortened
 from costcert.reports.figures.patches import few_patches, patch_title
-from costcert.reports.figures.sheet import columns_for, sheet, shortened
 from costcert.reports.results import Results
-from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Key, defender_title, house_style
+from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Key, defender_title, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NO_PROMISE = "#dcdee1"
+NOT_CERTIFIED = "#dcdee1"
 
 
-@house_style
+@styled
 def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
-    """How many images have each min-k: a bar per defender, cut into bins, a panel per patch."""
+    """How many images have each min-k: one bar per defender, stacked bins, one panel per patch."""
     from matplotlib.patches import Patch
 
     patches, left_out = few_patches(results)
@@ -31,10 +31,10 @@ def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
         for each, colour in zip(ranges, colours, strict=True)
     ]
     columns = columns_for(len(patches), width, 1.7)
-    figure, panels = sheet(
-        "Images by the smallest k that can be promised",
-        f"Share of {results.images:,} images with each min-k: from left to right k\u00a0=\u00a01, the "
-        f"strongest promise, to none.{left_out}",
+    figure, panels = new_figure(
+        "Images by the smallest certified k (min-k)",
+        f"Share of {results.images:,} images with each min-k, from the strongest certificate, "
+        f"k\u00a0=\u00a01, on the left to none on the right.{left_out}",
         keys,
         width=width,
         panels=len(patches),
@@ -56,7 +56,7 @@ def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
 
 
 def bins(num_classes: int) -> list[tuple[int, int]]:
-    """From and up to: 1, 2, 3, 4, 5, 6-10, 11-20, 21-50, 51-100, … and all classes alone."""
+    """First and last min-k of each bin: 1, 2, 3, 4, 5, 6-10, 11-20, …; all classes are a bin of their own."""
     ends = [1, 2, 3, 4, 5] + [digit * 10**power for power in range(1, 8) for digit in (1, 2, 5)]
     below = [end for end in ends if end < num_classes - 1]
     if num_classes > 1:
@@ -67,7 +67,7 @@ def bins(num_classes: int) -> list[tuple[int, int]]:
 
 def bin_title(low: int, high: int, num_classes: int) -> str:
     if high == num_classes:
-        return f"{high:,}: no promise"
+        return f"{high:,}: not certified"
     return f"{'k = ' * (low == 1)}{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
@@ -81,11 +81,11 @@ def _bars(
     starts = np.zeros(len(rows))
     for (low, high), colour in zip(ranges, colours, strict=True):
         shares = np.array([100 * each[low : high + 1].sum() / results.images for each in counts])
-        seen = shares > 0
+        nonempty = shares > 0
         axes.barh(
-            np.array(rows)[seen],
-            shares[seen],
-            left=starts[seen],
+            np.array(rows)[nonempty],
+            shares[nonempty],
+            left=starts[nonempty],
             height=0.74,
             color=colour,
             linewidth=0,
@@ -99,7 +99,7 @@ def _bars(
 
 
 def _shades(count: int) -> list[Any]:
-    """Dark to light, and grey for the last."""
+    """Dark to light, and grey for the last bin, where nothing is certified."""
     from matplotlib import colormaps
 
-    return [*colormaps["viridis"](np.linspace(0.05, 0.97, count - 1) if count > 1 else []), NO_PROMISE]
+    return [*colormaps["viridis"](np.linspace(0.05, 0.97, count - 1) if count > 1 else []), NOT_CERTIFIED]

@@ -1,4 +1,4 @@
-"""Patches along an axis: squares by their side in pixels, anything else by its spelling."""
+"""Patches along an axis: squares by their side in pixels, other patches by their spelling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from costcert.errors import CostcertError
 from costcert.geometry.patches import Square, concrete, parse_patch
-from costcert.reports.figures.sheet import shortened, text_width
+from costcert.reports.figures.layout import shortened, text_width
 from costcert.reports.results import Results
 from costcert.reports.style import TEXT_SIZE
 
@@ -30,42 +30,43 @@ def sides(results: Results) -> dict[str, int] | None:
     return dict(sorted(found.items(), key=lambda each: each[1]))
 
 
-def in_order(results: Results) -> list[str]:
-    """Squares by size, others as they were asked for."""
+def sorted_patches(results: Results) -> list[str]:
+    """Patches by size if all are squares, otherwise in the order of the results."""
     return list(sides(results) or results.patches)
 
 
 def patch_title(patch: str) -> str:
+    """The title of a panel about this patch."""
     square = parse_patch(patch)
     return f"{square.side} px patch" if isinstance(square, Square) else shortened(patch, LONGEST)
 
 
-def asked(results: Results, patch: str | int) -> str:
-    """The spelling of a patch that there are results for."""
+def certified_patch(results: Results, patch: str | int) -> str:
+    """The spelling of this patch in the results; a patch without results is refused."""
     wanted = str(concrete(patch, results.image_size))
     if wanted not in results.patches:
         raise CostcertError(
-            f"nothing was certified against {wanted}: there are results for {', '.join(results.patches)}"
+            f"nothing was certified against {wanted}: choose from {', '.join(results.patches)}"
         )
     return wanted
 
 
 def few_patches(results: Results) -> tuple[list[str], str]:
-    """As many patches as there is room for, first and last among them, and a word if some are left out."""
-    return evenly(in_order(results))
+    """At most MOST_PATCHES patches, and a sentence for the note if some are left out."""
+    return evenly_spaced(sorted_patches(results))
 
 
-def evenly(patches: list[T]) -> tuple[list[T], str]:
-    """Of many patches some at equal distances, and a word about it."""
+def evenly_spaced(patches: list[T]) -> tuple[list[T], str]:
+    """At most MOST_PATCHES patches, evenly spaced with the first and the last, and a sentence about it."""
     if len(patches) <= MOST_PATCHES:
         return patches, ""
-    apart = (len(patches) - 1) / (MOST_PATCHES - 1)
-    shown = [patches[round(place * apart)] for place in range(MOST_PATCHES)]
+    step = (len(patches) - 1) / (MOST_PATCHES - 1)
+    shown = [patches[round(index * step)] for index in range(MOST_PATCHES)]
     return shown, f" {MOST_PATCHES} of {len(patches)} patches are shown."
 
 
-def label_sizes(axes: Axes, places: list[int], room: float) -> None:
-    """Ticks at the sizes themselves, left out where labels would touch on an axis of `room` inches."""
+def set_size_ticks(axes: Axes, places: list[int], room: float) -> None:
+    """One tick per size, except where labels would touch on an axis of `room` inches."""
     low, high = axes.get_xlim()
     apart = max(text_width(str(place), TEXT_SIZE) for place in places) + 0.07
     shown: list[int] = []
@@ -76,7 +77,7 @@ def label_sizes(axes: Axes, places: list[int], room: float) -> None:
     axes.set_xlabel("Patch side in px")
 
 
-def label_patches(axes: Axes, results: Results, patches: list[str], room: float) -> None:
+def set_patch_ticks(axes: Axes, results: Results, patches: list[str], room: float) -> None:
     """One tick per patch, at 0, 1, 2, …"""
     known = sides(results)
     labels = [str(known[patch]) if known else _in_two_lines(patch) for patch in patches]

@@ -1,4 +1,4 @@
-"""The numbers of the paper as it prints them, to be set beside a run's; one JSON file per data set."""
+"""The numbers of the paper as printed, for comparison with a run; one JSON file per dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATASETS = ("imagenet", "gtsrb", "cifar100")
 
 @dataclass(frozen=True)
 class Source:
-    """Where the numbers stand in print."""
+    """The paper and the table that contain the numbers."""
 
     authors: tuple[str, ...]
     title: str
@@ -36,7 +36,7 @@ class Source:
 
 
 class PublishedPatch(NamedTuple):
-    """A square as the paper spells it, and its side in pixels as the paper says."""
+    """A square patch: how the paper spells it, and its side in pixels."""
 
     spelled: str
     side: int
@@ -51,27 +51,28 @@ class PublishedPatch(NamedTuple):
 
 @dataclass(frozen=True)
 class PublishedDefender:
-    """A row name of the paper.
+    """A defender of the paper.
 
     Args:
-        defender: what this package calls the same certification.
-        ablation: where the paper says it; it does not for numbers that it took from other papers.
+        name: as in the table of the paper.
+        defender: the name of the same certification in this package.
+        ablation: None for numbers that the paper takes from other papers.
     """
 
     name: str
     defender: str
     model: str
     ablation: str | None
-    about: str
+    description: str
 
 
 @dataclass(frozen=True)
 class Published:
-    """One data set of one table of the paper.
+    """The numbers of one dataset in one table of the paper.
 
     Args:
-        shares: clean and certified accuracy by (defender's name, metric, patch as spelled, k). None is the
-            paper's n/a; what the paper has no row for is not there.
+        shares: clean and certified accuracy by (name of the defender, metric, spelling of the patch, k).
+            None where the paper prints n/a; without an entry where the paper has no row.
     """
 
     dataset: str
@@ -86,7 +87,7 @@ class Published:
     shares: Mapping[tuple[str, str, str, int], float | None]
 
     def passes(self, defender: PublishedDefender) -> int | None:
-        """Mutants per image, where the paper says which vote."""
+        """Mutants per image; None where the paper does not specify the ablation."""
         if defender.ablation is None:
             return None
         return parse_ablation(defender.ablation).count(self.image_size)
@@ -94,7 +95,7 @@ class Published:
 
 @cache
 def published(dataset: str) -> Published:
-    """What the paper reports on `imagenet`, `gtsrb` or `cifar100`."""
+    """The numbers of the paper on `imagenet`, `gtsrb` or `cifar100`."""
     if dataset not in DATASETS:
         raise SpellingError(
             f"the paper has no results on {dataset!r}{nearest(dataset.lower(), DATASETS)}: use one of "
@@ -123,5 +124,5 @@ def published(dataset: str) -> Published:
 
 
 def _share(percent: float | None) -> float | None:
-    # 70.3 / 100 is not the number nearest to 0.703.
+    # Rounded, because 70.3 / 100 is not the float nearest to 0.703.
     return None if percent is None else round(percent / 100, 6)

@@ -1,6 +1,6 @@
-"""Accuracy as tables: laid out once (`paper_table`), drawn as HTML, LaTeX, Markdown, CSV or JSON."""
+"""Accuracy as tables: laid out once (`paper_table`), written as HTML, LaTeX, Markdown, CSV or JSON."""
 
-from costcert.reports.tables.as_html import STYLE, html
+from costcert.reports.tables.as_html import html
 from costcert.reports.tables.as_latex import latex
 from costcert.reports.tables.as_markdown import markdown
 from costcert.reports.tables.layout import Cell, PaperTable, Row
@@ -8,7 +8,6 @@ from costcert.reports.tables.paper import paper_table
 from costcert.reports.tables.tidy import csv_table, csv_text, json_text, tidy_rows
 
 __all__ = [
-    "STYLE",
     "Cell",
     "PaperTable",
     "Row",

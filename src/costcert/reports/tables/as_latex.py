@@ -16,11 +16,11 @@ _ESCAPES = str.maketrans(
         "}": r"\}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
-        # The default fonts have other signs in these places.
+        # The default fonts of pdfLaTeX show other characters for these.
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "|": r"\textbar{}",
-        # After the end of a row these would be read as its argument.
+        # At the beginning of a row these would be read as an argument of the \\ before it.
         "[": r"{[}",
         "*": r"{*}",
         "♠": r"$\spadesuit$",
@@ -39,9 +39,9 @@ _DOCUMENT = r"""\documentclass{article}
 def latex(
     table: PaperTable, *, intervals: bool = False, label: str | None = None, standalone: bool = False
 ) -> str:
-    """A `table` environment, or with `standalone` a whole document.
+    """A `table` environment, or with `standalone` a complete document.
 
-    Letters that are not Latin stay as they are: names in other scripts need LuaLaTeX or XeLaTeX.
+    Letters of other scripts are not escaped: they need LuaLaTeX or XeLaTeX.
     """
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(table.caption)}.}}"]
     lines += [] if label is None else [rf"\label{{{label}}}"]
@@ -59,9 +59,9 @@ def latex(
 
 
 def _headings(table: PaperTable, level: int) -> list[str]:
-    """A line of headings, and rules below those that stand over several lines."""
+    """One line of headings, and rules below headings that span several columns."""
     stub = [
-        ("" if level else _tall(_escaped(name), table.depth) if table.depth > 1 else _escaped(name))
+        ("" if level else _multirow(_escaped(name), table.depth) if table.depth > 1 else _escaped(name))
         for name in table.stub
     ]
     spans = table.headings(level)
@@ -80,7 +80,7 @@ def _block(rows: list[Row], is_grouped: bool, intervals: bool) -> list[str]:
     for number, row in enumerate(rows):
         labels = [_escaped(label) for label in row.labels]
         if is_grouped:
-            labels[0] = "" if number else _tall(labels[0], len(rows))
+            labels[0] = "" if number else _multirow(labels[0], len(rows))
         lines.append(_line(labels + [_cell(cell, intervals) for cell in row.cells]))
     return lines
 
@@ -89,7 +89,7 @@ def _line(cells: list[str]) -> str:
     return rf"{' & '.join(cells)} \\".lstrip()
 
 
-def _tall(text: str, rows: int) -> str:
+def _multirow(text: str, rows: int) -> str:
     return rf"\multirow{{{rows}}}{{*}}{{{text}}}"
 
 

@@ -1,4 +1,4 @@
-"""Tables for READMEs and issues (GitHub's Markdown, which has one line of headings)."""
+"""Tables in GitHub's Markdown, which has one line of headings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from costcert.reports.tables.layout import Cell, PaperTable
 
 
 def markdown(table: PaperTable, *, intervals: bool = False) -> str:
-    """Caption, table, notes; the best values in bold."""
+    """Caption, table and notes; the best values in bold."""
     headings = [*table.stub, *(" ".join(levels) for levels in table.columns)]
     lines = [_line([_escaped(heading) for heading in headings])]
     lines.append(_line(["---"] * len(table.stub) + ["---:"] * len(table.columns)))

@@ -1,4 +1,4 @@
-"""Every defender of every run, and of the paper, over the same columns."""
+"""Every defender of every run, and of the paper, with common columns."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from costcert.errors import CostcertError
-from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import positive_int
 from costcert.reports.published import Published
 from costcert.reports.results import Results
 from costcert.reports.style import defender_title
 from costcert.reports.tables.layout import Cell
-from costcert.reports.tables.patch_matching import MATCH_RULE, Threat, paired
-from costcert.reports.tables.provenance import Data, mixture, model_name, run_names
+from costcert.reports.tables.patch_matching import MATCH_RULE, Threat, match_patches
+from costcert.reports.tables.provenance import Data, difference, model_name, run_names
 
 METRICS = ("clean", "certified")
 
@@ -23,8 +22,8 @@ class Entry:
     """One defender of one run.
 
     Args:
-        defender: its name, by which entries of several runs are put together.
-        cells: by (metric, number of the column, k); what is not there was not measured.
+        defender: the name, by which entries of several runs are grouped.
+        cells: by (metric, number of the patch, k); missing values were not measured.
     """
 
     run: str
@@ -41,8 +40,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Lineup:
-    """Entries in the order of the runs, the paper's last, and what has to be said about them."""
+class Comparison:
+    """Entries in the order of the runs, those of the paper last, and notes about them."""
 
     threats: tuple[Threat, ...]
     ks: tuple[int, ...]
@@ -58,24 +57,24 @@ class Lineup:
         published: Published | None,
         mixed: bool,
         confidence: float,
-    ) -> Lineup:
+    ) -> Comparison:
         if not runs and published is None:
             raise CostcertError("there is no run to show: pass the results of one, or published numbers")
         notes = []
-        if why := mixture(runs, published):
+        if reason := difference(runs, published):
             if not mixed:
-                raise CostcertError(f"{why}: show numbers of the same data, or allow mixed data")
-            notes.append(f"These numbers do not compare: {why}.")
-        ks = _sensible(ks, runs, published)
+                raise CostcertError(f"{reason}: pass runs on the same data, or allow mixed data")
+            notes.append(f"These numbers are not comparable: {reason}.")
+        ks = _possible_ks(ks, runs, published)
         threats: list[Threat] = []
         entries: list[Entry] = []
         for results, name in zip(runs, run_names(runs), strict=True):
             entries += _of_run(results, name, ks, threats, confidence)
         if published is not None:
-            in_print = [Threat(each.patch, published.image_size) for each in published.patches]
+            printed = [Threat(each.patch, published.image_size) for each in published.patches]
             if not runs:
-                threats = in_print
-            pairs = paired(in_print, threats)
+                threats = printed
+            pairs = match_patches(printed, threats)
             rows = _of_paper(published, ks, pairs)
             entries += rows
             notes += _sources(published, rows) + (_matches(published, pairs, threats) if runs else [])
@@ -84,18 +83,18 @@ class Lineup:
         return cls(tuple(threats), tuple(ks), tuple(entries), tuple(notes))
 
 
-def _sensible(ks: Iterable[int], runs: Sequence[Results], published: Published | None) -> list[int]:
-    """The k there are classes for."""
-    asked = list(dict.fromkeys(positive_int(k, "k") for k in ks))
+def _possible_ks(ks: Iterable[int], runs: Sequence[Results], published: Published | None) -> list[int]:
+    """The requested k that do not exceed the number of classes."""
+    requested = list(dict.fromkeys(positive_int(k, "k") for k in ks))
     classes = max(
         [results.num_classes for results in runs] + ([published.classes] if published is not None else [])
     )
-    kept = [k for k in asked if k <= classes]
+    kept = [k for k in requested if k <= classes]
     if not kept:
         raise CostcertError(
-            f"no k is left to show of {asked}: there are {classes} classes"
-            if asked
-            else "no k is asked for: pass at least one, as in ks=[1, 5]"
+            f"got k of {requested}, but there are {classes} classes: pass a smaller k"
+            if requested
+            else "got no k: pass at least one, as in ks=[1, 5]"
         )
     return kept
 
@@ -103,18 +102,18 @@ def _sensible(ks: Iterable[int], runs: Sequence[Results], published: Published |
 def _of_run(
     results: Results, name: str, ks: list[int], threats: list[Threat], confidence: float
 ) -> list[Entry]:
-    """The defenders of one run; its patches that are not yet among `threats` are added to them."""
-    own = [Threat(concrete(patch, results.image_size), results.image_size) for patch in results.patches]
-    columns = paired(own, threats)
+    """The defenders of one run; appends the patches that match none of `threats` to them."""
+    own = [Threat.of(patch, results.image_size) for patch in results.patches]
+    columns = match_patches(own, threats)
     for number, threat in enumerate(own):
         if number not in columns:
             columns[number] = len(threats)
             threats.append(threat)
-    place = {patch: columns[number] for number, patch in enumerate(results.patches)}
+    column_of = {patch: columns[number] for number, patch in enumerate(results.patches)}
     cells: dict[str, dict[tuple[str, int, int], Cell]] = {defender: {} for defender in results.defenders}
     for row in results.accuracy(ks, confidence=confidence).to_dict(orient="records"):
         for metric in METRICS:
-            cells[row["defender"]][metric, place[row["patch"]], row["k"]] = Cell(
+            cells[row["defender"]][metric, column_of[row["patch"]], row["k"]] = Cell(
                 row[metric], row[f"{metric}_low"], row[f"{metric}_high"]
             )
     return [
@@ -146,7 +145,7 @@ def _of_paper(published: Published, ks: list[int], pairs: Mapping[int, int]) -> 
                 Entry(
                     run=published.source.short,
                     model=defender.model,
-                    data=str(Data.in_print(published)),
+                    data=str(Data.published(published)),
                     defender=defender.defender,
                     title=defender.name,
                     passes=published.passes(defender),
@@ -158,19 +157,19 @@ def _of_paper(published: Published, ks: list[int], pairs: Mapping[int, int]) -> 
 
 
 def _sources(published: Published, rows: Sequence[Entry]) -> list[str]:
-    """Where the paper's rows come from, if there are any."""
+    """The citation of the paper and what its defenders are, if any of its rows is shown."""
     names = {row.title for row in rows}
-    about = [
-        f"{defender.name}: {defender.about}, {defender.model}"
+    descriptions = [
+        f"{defender.name}: {defender.description}, {defender.model}"
         for defender in published.defenders
         if defender.name in names
     ]
-    source = f"{published.source.short}: {published.source}; {Data.in_print(published)}"
-    return [f"{source}. {'; '.join(about)}."] if about else []
+    source = f"{published.source.short}: {published.source}; {Data.published(published)}"
+    return [f"{source}. {'; '.join(descriptions)}."] if descriptions else []
 
 
 def _matches(published: Published, pairs: Mapping[int, int], threats: Sequence[Threat]) -> list[str]:
-    """Which column each of the paper's patches is in, and which are left out."""
+    """Which column each patch of the paper is in, and which patches are left out."""
     matched, missing = [], []
     for number, patch in enumerate(published.patches):
         if number in pairs:
@@ -179,5 +178,7 @@ def _matches(published: Published, pairs: Mapping[int, int], threats: Sequence[T
             missing.append(str(patch))
     notes = [f"Published numbers are matched by {MATCH_RULE}: {', '.join(matched) or 'none are'}."]
     if missing:
-        notes.append(f"Left out, since no run has such squares: published numbers for {', '.join(missing)}.")
+        notes.append(
+            f"Left out, because no run has such squares: published numbers for {', '.join(missing)}."
+        )
     return notes

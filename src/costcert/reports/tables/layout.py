@@ -1,4 +1,4 @@
-"""A table as papers have them: headings above and at the left, accuracy in percent, the best in bold."""
+"""The layout of a table: headings above and at the left, accuracy in percent, the best values marked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNKNOWN = "n/a"
 
 @dataclass(frozen=True)
 class Cell:
-    """A share with its confidence interval; None where it is not known."""
+    """An accuracy with its confidence interval; None where it is unknown."""
 
     value: float | None = None
     low: float | None = None
@@ -26,7 +26,7 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        """`[62.4, 70.6]`, or nothing where no interval is known, as in print."""
+        """`[62.4, 70.6]`, or empty without an interval, as for published numbers."""
         return (
             "" if self.low is None or self.high is None else f"[{_percent(self.low)}, {_percent(self.high)}]"
         )
@@ -34,7 +34,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Headings at the left, then a cell per column."""
+    """Labels at the left, then one cell per column."""
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]
@@ -42,7 +42,7 @@ class Row:
 
 
 class Span(NamedTuple):
-    """A heading over so many columns, the first of which is `start`."""
+    """A heading over several columns, from the column number `start` on."""
 
     text: str
     start: int
@@ -51,14 +51,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class PaperTable:
-    """What every renderer draws.
+    """A table that can be written as HTML, LaTeX, Markdown or CSV.
 
     Args:
-        stub: what the labels of a row are.
-        columns: the headings above each column, the outermost first.
-        notes: sentences below.
+        stub: the headings above the labels of the rows.
+        columns: the headings above each column, the top one first.
+        notes: sentences below the table.
         confidence: of the intervals.
-        is_grouped: rows with the same first label stand together, and the label is written once.
+        is_grouped: rows with the same first label form a block, and the label is written once.
     """
 
     caption: str
@@ -75,7 +75,7 @@ class PaperTable:
         return len(self.columns[0])
 
     def headings(self, level: int) -> list[Span]:
-        """Headings of one line: neighbours under the same heading share one; in the last line none do."""
+        """One line of headings; equal neighbours are merged, except in the last line."""
         spans: list[Span] = []
         for start, heading in enumerate(self.columns):
             before = self.columns[start - 1] if start else ()
@@ -86,7 +86,7 @@ class PaperTable:
         return spans
 
     def blocks(self) -> Iterator[list[Row]]:
-        """Rows that stand together."""
+        """Groups of rows with the same first label; one group if the table is not grouped."""
         if not self.is_grouped:
             yield list(self.rows)
             return
@@ -94,16 +94,16 @@ class PaperTable:
             yield list(rows)
 
     def remarks(self, *, intervals: bool) -> list[str]:
-        """The notes, and what the brackets are."""
+        """The notes, with an explanation of the intervals if they are shown."""
         if not (intervals and any(cell.interval for row in self.rows for cell in row.cells)):
             return list(self.notes)
         return [f"In brackets: {100 * self.confidence:g} % confidence intervals.", *self.notes]
 
 
 def with_best(rows: Sequence[Row]) -> list[Row]:
-    """Mark the best of each column, all of them where the precision shown cannot tell them apart.
+    """Mark the best values of each column: all that look equal at the precision shown.
 
-    One value alone is not the best of anything.
+    A column with a single value has no best one.
     """
     best = [_best(column) for column in zip(*(row.cells for row in rows), strict=True)]
     return [

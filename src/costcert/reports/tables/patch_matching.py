@@ -1,4 +1,4 @@
-"""Which patches of different runs are the same attack, and so belong into the same column."""
+"""Which patches of different runs are the same attack and share a column."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
-from costcert.geometry.patches import OnePatch, Several, Square
+from costcert.geometry.patches import OnePatch, Several, Square, concrete
 from costcert.geometry.sizes import ImageSize
 
 MATCH_RULE = "squares of the same share of the image, to within half a pixel of the side"
 
 
 class Threat(NamedTuple):
-    """A patch, and the size of the image it attacks."""
+    """A patch together with the size of the attacked image."""
 
     patch: OnePatch | Several
     image_size: ImageSize
 
+    @classmethod
+    def of(cls, patch: str, image_size: ImageSize) -> Threat:
+        return cls(concrete(patch, image_size), image_size)
+
     @property
     def share(self) -> float:
-        """Of the image's area; several patches count as if they lay apart."""
+        """Share of the image's area; several patches count as if they did not overlap."""
         one, times = (
             (self.patch.patch, self.patch.times) if isinstance(self.patch, Several) else (self.patch, 1)
         )
@@ -32,9 +36,9 @@ class Threat(NamedTuple):
         return f"{self.patch} ({percent:.1f} %)" if percent >= 0.05 else f"{self.patch} ({percent:.1g} %)"
 
     def distance(self, other: Threat) -> float | None:
-        """How far two squares' sides are from the same share, in pixels of the coarser image.
+        """How much the sides of two squares differ as shares of the image, in pixels of the smaller image.
 
-        None means that they are different attacks; patches of other shapes are the same only if equal.
+        None means that they are different attacks; patches of other shapes match only if they are equal.
         """
         if self == other:
             return 0.0
@@ -42,12 +46,12 @@ class Threat(NamedTuple):
             return None
         scale, other_scale = (sqrt(height * width) for height, width in (self.image_size, other.image_size))
         pixels = abs(self.patch.side / scale - other.patch.side / other_scale) * min(scale, other_scale)
-        # A square halfway between two others is neither; rounding must not decide that.
+        # A square exactly halfway between two others matches neither, whatever the rounding.
         return pixels if pixels < 0.5 - 1e-9 else None
 
 
-def paired(these: Sequence[Threat], those: Sequence[Threat]) -> dict[int, int]:
-    """Which of those each of these is, by their positions: the nearest first, each at most once."""
+def match_patches(these: Sequence[Threat], those: Sequence[Threat]) -> dict[int, int]:
+    """Positions of `these` to positions of `those` that match them: nearest first, each at most once."""
     candidates = sorted(
         (distance, this, that)
         for this, first in enumerate(these)

@@ -1,4 +1,4 @@
-"""What a run says about where it comes from, and whether runs may stand in one table."""
+"""The dataset and the model of a run, and whether runs are comparable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costcert.reports.results import Results
 
 
 class Data(NamedTuple):
-    """The images that a run was measured on."""
+    """The images that a run was evaluated on."""
 
     name: str | None
     images: int
@@ -19,12 +19,12 @@ class Data(NamedTuple):
 
     @classmethod
     def of(cls, results: Results) -> Data:
-        made = _made(results, "data")
-        name, split = made.get("name"), made.get("split")
+        data = _recorded(results, "data")
+        name, split = data.get("name"), data.get("split")
         return cls(f"{name} ({split})" if name and split else name, results.images, results.num_classes)
 
     @classmethod
-    def in_print(cls, published: Published) -> Data:
+    def published(cls, published: Published) -> Data:
         return cls(f"{published.title} ({published.split})", published.images, published.classes)
 
     def __str__(self) -> str:
@@ -33,12 +33,12 @@ class Data(NamedTuple):
 
 
 def model_name(results: Results) -> str | None:
-    name = _made(results, "model").get("name")
+    name = _recorded(results, "model").get("name")
     return None if name is None else str(name)
 
 
 def run_names(runs: Sequence[Results]) -> list[str]:
-    """The runs' names, numbered where two are called the same."""
+    """The names of the runs, numbered where two are equal."""
     seen: Counter[str] = Counter()
     names = []
     for results in runs:
@@ -48,11 +48,11 @@ def run_names(runs: Sequence[Results]) -> list[str]:
     return names
 
 
-def mixture(runs: Sequence[Results], published: Published | None) -> str | None:
-    """What keeps these numbers from being compared, if anything does.
+def difference(runs: Sequence[Results], published: Published | None) -> str | None:
+    """Why these numbers are not comparable; None if they are.
 
-    Only numbers of the same images compare; the paper's have to agree in the number of classes alone, since
-    everybody spells the name of the data differently and part of them tells as much.
+    Runs have to be on the same images. Published numbers only need the same number of classes, because names
+    of datasets are not standardised and a run may use a part of the images.
     """
     if not runs:
         return None
@@ -71,6 +71,6 @@ def mixture(runs: Sequence[Results], published: Published | None) -> str | None:
     return None
 
 
-def _made(results: Results, what: str) -> Mapping[str, Any]:
-    found = (results.votes.get("made") or {}).get(what)
+def _recorded(results: Results, part: str) -> Mapping[str, Any]:
+    found = results.provenance.get(part)
     return found if isinstance(found, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Numbers for other programs: all digits, one fact a row."""
+"""Accuracy for other programs: tidy rows with all digits, as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import shown
 from costcert.reports.published import Published
 from costcert.reports.results import Results
@@ -26,7 +25,7 @@ def tidy_rows(
     published: Published | None = None,
     confidence: float = 0.95,
 ) -> list[dict[str, Any]]:
-    """A row per run, defender, patch and k; what is not known is None."""
+    """One row per run, defender, patch and k; unknown values are None."""
     ks = list(ks)
     rows = [
         {
@@ -40,7 +39,7 @@ def tidy_rows(
             "passes": run.passes,
             "patch": row["patch"],
             "image_size": shown(run.image_size),
-            "area_share": Threat(concrete(row["patch"], run.image_size), run.image_size).share,
+            "area_share": Threat.of(row["patch"], run.image_size).share,
             "k": row["k"],
             **{
                 f"{metric}{end}": row[f"{metric}{end}"] for metric in METRICS for end in ("", "_low", "_high")
@@ -49,16 +48,16 @@ def tidy_rows(
         for run, name in zip(results, run_names(results), strict=True)
         for row in run.accuracy(ks, confidence=confidence).to_dict(orient="records")
     ]
-    return rows if published is None else rows + _printed_rows(published, ks)
+    return rows if published is None else rows + _published_rows(published, ks)
 
 
-def _printed_rows(published: Published, ks: Sequence[int]) -> list[dict[str, Any]]:
+def _published_rows(published: Published, ks: Sequence[int]) -> list[dict[str, Any]]:
     return [
         {
             "run": published.source.short,
             "is_published": True,
             "model": defender.model,
-            "data": Data.in_print(published).name,
+            "data": Data.published(published).name,
             "images": published.images,
             "classes": published.classes,
             "defender": defender.name,
@@ -86,7 +85,7 @@ def csv_text(
     published: Published | None = None,
     confidence: float = 0.95,
 ) -> str:
-    """`tidy_rows` as CSV; what is not known is empty."""
+    """`tidy_rows` as CSV; unknown values are empty."""
     rows = tidy_rows(results, ks, published, confidence)
     return _csv([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ""
 
@@ -97,7 +96,7 @@ def json_text(
     published: Published | None = None,
     confidence: float = 0.95,
 ) -> str:
-    """`tidy_rows` as JSON, with where published numbers are from."""
+    """`tidy_rows` as JSON, with the source of published numbers."""
     content = {
         "format": FORMAT,
         "confidence": confidence,
@@ -108,7 +107,7 @@ def json_text(
 
 
 def csv_table(table: PaperTable) -> str:
-    """A table as it is laid out, but with all digits."""
+    """A table with its layout, but with all digits."""
     headings = [" ".join(levels) for levels in table.columns]
     ends = [f"{heading}{end}" for heading in headings for end in ("", " low", " high")]
     return _csv(

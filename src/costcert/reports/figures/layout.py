@@ -1,4 +1,4 @@
-"""The sheet a figure is drawn on: title, note and legend above, panels below, as wide as asked for."""
+"""The layout of every figure: title, note and legend above, panels below."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GAP = 0.07
 MARGIN = 0.06
 
 
-def sheet(
+def new_figure(
     title: str,
     note: str,
     keys: Sequence[Key],
@@ -31,10 +31,10 @@ def sheet(
     panel_height: float,
     **grid: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a head (title, note, legend) and panels below it, row by row; the head covers no data.
+    """A figure with title, note and legend in lines of their own, and panels below them, row by row.
 
     Args:
-        panel_height: inches of each row, with its labels.
+        panel_height: inches of each row of panels, with tick labels.
         grid: further arguments of `Figure.subplots`.
     """
     from matplotlib.figure import Figure
@@ -55,10 +55,10 @@ def sheet(
     rows = ceil(panels / columns)
     height = tops[-1] + rows * panel_height + MARGIN
     left = MARGIN / width
-    below_head = (left, 0, room / width, 1 - tops[-1] / height)
+    below_legend = (left, 0, room / width, 1 - tops[-1] / height)
     figure = Figure(
         figsize=(width, height),
-        layout=ConstrainedLayoutEngine(rect=below_head, w_pad=0.03, h_pad=0.03, wspace=0.03, hspace=0.05),
+        layout=ConstrainedLayoutEngine(rect=below_legend, w_pad=0.03, h_pad=0.03, wspace=0.03, hspace=0.05),
     )
     kinds: list[tuple[list[str], dict[str, Any]]] = [
         (title_lines, {"size": TITLE_SIZE, "weight": "bold"}),
@@ -91,13 +91,13 @@ def sheet(
 
 
 def columns_for(panels: int, width: float, narrowest: float = 1.6) -> int:
-    """How many panels stand side by side: as many as fit, the rows about equally long."""
+    """How many panels to draw side by side: as many as fit, with rows of about equal length."""
     most = max(1, int(width / narrowest))
     return ceil(panels / ceil(panels / most))
 
 
 def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Inches."""
+    """The width of a text in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -106,7 +106,7 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def wrapped(text: str, room: float, size: float, weight: str = "normal") -> list[str]:
-    """Lines no wider than `room` inches, unless a single word is; no-break spaces stay."""
+    """Lines of at most `room` inches, or of one word that is wider; no-break spaces are kept."""
     lines: list[str] = []
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
@@ -118,14 +118,14 @@ def wrapped(text: str, room: float, size: float, weight: str = "normal") -> list
 
 
 def shortened(text: str, most: int) -> str:
-    """Both ends of a long name."""
+    """The text, or its beginning and end if it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - most // 3 - 1]}…{text[-(most // 3) :]}"
 
 
 def _key_columns(keys: Sequence[Key], room: float) -> int:
     if not keys:
         return 1
-    # As the legend is set: the line before a name, and the space between columns.
+    # The sizes of the legend below: the line before a name, and the space between columns.
     letter = TEXT_SIZE / 72
     widths = [text_width(label, TEXT_SIZE) + 4.5 * letter for label, _ in keys]
     for columns in range(len(keys), 1, -1):
@@ -135,5 +135,5 @@ def _key_columns(keys: Sequence[Key], room: float) -> int:
 
 
 def _row_by_row(keys: Sequence[Key], columns: int) -> list[Key]:
-    """Legends fill column by column; people read row by row."""
+    """Reordered so that the legend, which matplotlib fills by column, reads row by row."""
     return [key for column in range(columns) for key in keys[column::columns]]

@@ -1,0 +1,29 @@
+"""HTML from the templates in `templates/`, which escape every value."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+from costcert.errors import CostcertError
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of a template with these values; a missing value is an error."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise CostcertError("HTML reports need jinja2: pip install 'costcert[report]'") from None
+    environment = Environment(
+        loader=PackageLoader("costcert.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
+
+
+def data_url(content: bytes, media_type: str) -> str:
+    """A URL that contains the content itself."""
+    return f"data:{media_type};base64,{b64encode(content).decode()}"
