@@ -71,14 +71,17 @@ class LearningRates:
 def averaged(mutants: nn.Module, decay: float, device: torch.device) -> AveragedModel:
     """An exponential moving average of the weights, which votes better than those of the last step."""
 
-    def average(mean: Tensor, current: Tensor, updates: Tensor | int) -> Tensor:
-        if not mean.is_floating_point():
-            return current
+    def average(means: Any, currents: Any, updates: Tensor | int) -> None:
         # A smaller decay at first, so that the random initial weights do not count for long.
         count = int(updates)
-        return mean.lerp(current, 1 - min(decay, (1 + count) / (10 + count)))
+        weight = 1 - min(decay, (1 + count) / (10 + count))
+        for mean, current in zip(means, currents, strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(current, weight)
+            else:
+                mean.copy_(current)
 
-    model = AveragedModel(mutants, device=device, avg_fn=average, use_buffers=True)
+    model = AveragedModel(mutants, device=device, multi_avg_fn=average, use_buffers=True)
     # At 0 the first update would copy the weights instead of averaging them.
     model.n_averaged += 1
     return model
