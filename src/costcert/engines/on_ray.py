@@ -1,13 +1,14 @@
 """On a Ray cluster: actors that open the job once and make one shard at a time.
 
-Ray restarts an actor whose process or node dies, on another node if necessary, and runs its shard again.
-RAY_ADDRESS names the cluster; without it, one is started on this machine.
+When the process or the node of an actor dies, a new actor makes its shard. RAY_ADDRESS names the cluster;
+without it, one is started on this machine.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -68,39 +69,47 @@ def _make_shards(
     actor = ray.remote(
         num_cpus=resources.cpus,
         num_gpus=resources.gpus,
-        max_restarts=-1,
-        max_task_retries=MAX_ATTEMPTS - 1,
+        # Not Ray's own: `max_restarts` counts over the life of an actor, not per shard, and connections to a
+        # lost node use up `max_task_retries` within seconds.
+        max_restarts=0,
+        max_task_retries=0,
         # Ray would set numpy's threads to the cores of a worker, and sums would be rounded differently.
         runtime_env={"env_vars": numpy_threads()},
     )(_Worker)
-    waiting = shards[::-1]
-    # The worker and the shard of each result that Ray computes.
+    # The worker and the shard of each result that is not there yet.
     running: dict[Any, tuple[Any, int]] = {}
 
-    def assign(worker: Any) -> None:
-        shard = waiting.pop()
+    def start(worker: Any, shard: int) -> None:
         running[worker.make.remote(shard)] = (worker, shard)
 
+    waiting = deque(shards)
+    losses: Counter[int] = Counter()
     try:
         for _ in range(min(resources.workers or _capacity(ray, resources), len(shards))):
-            assign(actor.remote(job))
+            start(actor.remote(job), waiting.popleft())
         while running:
             (result,), _ = ray.wait(list(running), num_returns=1)
             worker, shard = running.pop(result)
-            _check(ray, result, shard)
+            lost_because = _finish(ray, result)
+            if lost_because is not None:
+                ray.kill(worker)
+                losses[shard] += 1
+                if losses[shard] >= MAX_ATTEMPTS:
+                    raise CostcertError(
+                        f"Ray lost the worker of shard {shard} {MAX_ATTEMPTS} times, at last because "
+                        f"{lost_because}: check the memory of the workers"
+                    )
+                start(actor.remote(job), shard)
+                continue
             on_done(shard)
             if waiting:
-                assign(worker)
+                start(worker, waiting.popleft())
             else:
-                # Its cores may be needed by an actor that waits to be restarted.
+                # Its cores may be needed by the new worker of a lost shard.
                 ray.kill(worker)
     finally:
         for worker, _ in running.values():
             ray.kill(worker)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")
 
 
 def _capacity(ray: Any, resources: Resources) -> int:
@@ -112,8 +121,8 @@ def _capacity(ray: Any, resources: Resources) -> int:
     return max(1, int(fits))
 
 
-def _check(ray: Any, result: Any, shard: int) -> None:
-    """Raise the error of a shard, if it has one, as if it had been raised in this process."""
+def _finish(ray: Any, result: Any) -> str | None:
+    """Why the worker was lost, if it was; an error of the job is raised as if it had run in this process."""
     try:
         ray.get(result)
     except ray.exceptions.RayTaskError as error:
@@ -121,7 +130,9 @@ def _check(ray: Any, result: Any, shard: int) -> None:
             error.cause if isinstance(error.cause, CostcertError) else error.as_instanceof_cause()
         ) from None
     except ray.exceptions.RayError as error:
-        raise CostcertError(
-            f"Ray lost the worker of shard {shard} {MAX_ATTEMPTS} times, at last because "
-            f"{_first_line(error)}: check the memory of the workers"
-        ) from None
+        return _first_line(error)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")
