@@ -50,7 +50,7 @@ def _connect(ray: Any) -> None:
 
 
 class _Worker:
-    """The actor. It opens the job with its first shard, so that errors of opening are errors of a task."""
+    """The actor. It opens the job in its first task, because Ray reports errors of a constructor as text."""
 
     def __init__(self, job: RemoteJob) -> None:
         self._job = job

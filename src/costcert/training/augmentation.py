@@ -31,7 +31,7 @@ def draw_mutants(
 def augment(pixels: Tensor, recipe: Recipe, rng: np.random.Generator) -> Tensor:
     """Random translation, mirroring, warping, brightness, contrast and colour, drawn for each image.
 
-    Not torchvision's transforms: those draw once for a whole batch, and from torch's global generator.
+    Not torchvision's transforms: those draw once for the entire batch, from torch's global generator.
     """
     count, _, height, width = pixels.shape
     rows = torch.arange(height)[None].repeat(count, 1)

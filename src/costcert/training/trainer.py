@@ -34,7 +34,7 @@ CHECKPOINT = "checkpoint.pt"
 
 
 class Epoch(NamedTuple):
-    """Results of one epoch, the `number`th `of` all; accuracies are shares of mutants."""
+    """Results of epoch `number` of `of`; `accuracy` and `validation` are shares of correct mutants."""
 
     number: int
     of: int
