@@ -58,7 +58,7 @@ class Products:
 
         return make
 
-    def there(self, shard: int) -> bool:
+    def is_done(self, shard: int) -> bool:
         return Path(self.folder, str(shard)).exists()
 
 

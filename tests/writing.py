@@ -1,4 +1,4 @@
-"""A job that writes a file a shard; apart from the tests, so that workers start quickly."""
+"""A job that writes one file per shard; not in a test module, so that workers import little."""
 
 import json
 import os
@@ -8,42 +8,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costcert.engines import Resources, find_engine
-from costcert.engines.base import threads_of_numpy
+from costcert.engines.base import numpy_threads
 from costcert.errors import VotesError
 from costcert.store.files import atomic_write
 
 SHARDS = 12
+COMPLETE = {f"{shard}.txt": str(shard * shard) for shard in range(SHARDS)}
+
+# Seconds that a test waits for another process at most: only a hanging one takes this long.
+LONGEST_WAIT = 1200
 
 
 @dataclass(frozen=True)
-class Writing:
-    """Writes a file a shard, and notes who opened the job.
+class WritingJob:
+    """Writes one file per shard, and a note for each process that opens the job.
 
     Args:
-        bad: a shard that cannot be made.
-        deadly: one that kills whoever makes it.
-        gate: from this shard on, workers wait for somebody to open the gate.
-        crowd: before any shard, for so many workers to be ready.
+        bad: a shard that raises an error.
+        deadly: a shard that kills the process that makes it.
+        gate: shards from this one on wait for a file named `gate`.
+        opened_first: every shard waits until this many processes have opened the job.
     """
 
     folder: Path
     bad: int | None = None
     deadly: int | None = None
     gate: int = SHARDS
-    crowd: int = 1
+    opened_first: int = 1
 
     def open(self):
         note = {"process": os.getpid(), "parent": os.getppid()}
-        note |= {name: os.environ.get(name) for name in threads_of_numpy()}
+        note |= {name: os.environ.get(name) for name in numpy_threads()}
         with atomic_write(self.folder / f"{time.time_ns()}.opened") as temporary:
             temporary.write_text(json.dumps(note))
         return self.make
 
-    def there(self, shard):
+    def is_done(self, shard):
         return (self.folder / f"{shard}.txt").exists()
 
     def make(self, shard):
-        wait_for(lambda: len(opened(self.folder)) >= self.crowd)
+        wait_for(lambda: len(notes(self.folder)) >= self.opened_first)
         wait_for(lambda: shard < self.gate or (self.folder / "gate").exists())
         if shard == self.bad:
             raise VotesError(f"shard {shard} cannot be made")
@@ -53,14 +57,17 @@ class Writing:
             temporary.write_text(str(shard * shard))
 
 
-def wait_for(event):
-    """Not for ever: nobody ends a process that outlived its test."""
-    deadline = time.monotonic() + 300
-    while not event() and time.monotonic() < deadline:
+def wait_for(condition):
+    deadline = time.monotonic() + LONGEST_WAIT
+    while not condition():
+        # A worker that outlives its test must end.
+        if time.monotonic() > deadline:
+            raise TimeoutError
         time.sleep(0.01)
 
 
-def opened(folder):
+def notes(folder):
+    """What each process that opened the job noted, in order of time."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.opened"))]
 
 
@@ -68,16 +75,12 @@ def written(folder):
     return {path.name: path.read_text() for path in folder.glob("*.txt")}
 
 
-def when(folder):
+def modified(folder):
     return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.txt")}
 
 
-WHOLE = {f"{shard}.txt": str(shard * shard) for shard in range(SHARDS)}
-
-
-def run(name, job, shards=range(SHARDS), tell=lambda shard: None, workers=2):
-    """An engine, on this machine."""
+def run(name, job, shards=range(SHARDS), on_done=lambda shard: None, workers=2):
+    """Run an engine on this machine."""
     options = {"cluster": "local"} if name == "slurm" else {}
-    find_engine(name)(
-        job, shards, Resources(workers=workers, options=options, logs=job.folder / "jobs"), tell
-    )
+    resources = Resources(workers=workers, options=options, logs=job.folder / "jobs")
+    find_engine(name)(job, shards, resources, on_done)

@@ -114,7 +114,7 @@ class AttackJob(JobSpec):
     def open(self) -> Callable[[int], None]:
         return self.campaign.make
 
-    def there(self, number: int) -> bool:
+    def is_done(self, number: int) -> bool:
         return shard_path(self.request.asked.out, number).exists()
 
 

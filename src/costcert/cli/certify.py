@@ -236,7 +236,7 @@ class CertifyJob:
         work, plan = _Work(self.request, source), CertificatesFolder(self.request.out)
         return lambda number: plan.write(work.certify(source.shard(number)), number)
 
-    def there(self, number: int) -> bool:
+    def is_done(self, number: int) -> bool:
         assert self.request.out is not None
         return shard_path(self.request.out, number).exists()
 

@@ -110,7 +110,7 @@ class VoteJob(JobSpec):
         source = VotesFolder(self.request.out)
         return lambda number: fill(source, self.collector, [number])
 
-    def there(self, number: int) -> bool:
+    def is_done(self, number: int) -> bool:
         return shard_path(self.request.out, number).exists()
 
 

@@ -1,8 +1,7 @@
-"""Who runs the missing shards: this process, a Ray cluster, or jobs of a SLURM array.
+"""Engines make the missing shards: in this process, on a Ray cluster, or in a SLURM job array.
 
-All engines mean the same: make each of these shards, once and whole. Shards are files that are there whole or
-not at all, and one that is made again is the same, byte for byte; so no engine needs to know what another
-did, and whatever was stopped is completed by any of them.
+A shard file is either complete or absent, and a shard that is made again has the same bytes. So engines share
+no state, and any of them can complete a run that another one started.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ENGINES = ("local", "ray", "slurm")
 
 
 def find_engine(name: str) -> Engine:
-    """The engine of this name; what it needs is imported here and nowhere else."""
+    """The engine of this name; its package is imported when it runs."""
     if name not in ENGINES:
         raise SpellingError(
             f"unknown engine {name!r}{nearest(name, ENGINES)}: use one of {', '.join(ENGINES)}"

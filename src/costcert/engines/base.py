@@ -1,10 +1,10 @@
-"""What an engine is given, and what it has to do."""
+"""What engines have in common: the job, its resources, and the settings that workers take over."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -13,23 +13,26 @@ from typing import Any, Protocol
 
 from costcert.errors import CostcertError
 
-# Makes the shard of this number.
-Make = Callable[[int], None]
+# A run ends with an error once this many workers have died while making the same shard.
+MAX_ATTEMPTS = 5
+
+# Makes the shard with this number.
+MakeShard = Callable[[int], None]
 
 
 class Job(Protocol):
-    """What to do, told so that another process on another machine can do it."""
+    """Makes shards; it is pickled and sent to workers, also on other machines."""
 
-    def open(self) -> Make:
-        """Get ready, once per process: load the model, open the data."""
+    def open(self) -> MakeShard:
+        """Load the model and open the data, once per process."""
 
-    def there(self, shard: int) -> bool:
-        """Whether the shard is made already; quick, and no reason to open anything."""
+    def is_done(self, shard: int) -> bool:
+        """Whether the shard exists already; fast, and without opening the job."""
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """The part of a job that travels: what was asked. What a process loads for it stays in that process."""
+    """A job that is defined by its request: only the request is pickled, not what a process has loaded."""
 
     request: Any
 
@@ -39,13 +42,13 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job may use.
+    """What a run may use.
 
     Args:
-        workers: processes at once; by default as many as the engine finds room for.
-        cpus, gpus: of each.
-        options: what else the engine understands, such as `partition=gpu` for SLURM.
-        logs: a folder for what the engine writes of its own.
+        workers: number of concurrent processes; by default as many as the engine has room for.
+        cpus, gpus: per worker.
+        options: further options of the engine, such as `partition=gpu` for SLURM.
+        logs: folder for the engine's own logs.
     """
 
     workers: int | None = None
@@ -59,11 +62,11 @@ class Engine(Protocol):
     def __call__(
         self, job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]
     ) -> None:
-        """Make these shards; `on_done` is called with each that is done."""
+        """Make these shards; `on_done` is called with the number of each as it is done."""
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, str]:
-    """`partition=gpu`, one by one."""
+    """Engine options, each spelled like `partition=gpu`."""
     options = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -74,80 +77,51 @@ def parse_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_gpus(engine: str, gpus: float) -> None:
-    """Refuse a part of a GPU where the engine would take it for another number."""
+    """Refuse a number of GPUs that the engine cannot allocate."""
     if not (float(gpus).is_integer() or (engine == "ray" and 0 < gpus < 1)):
-        gives, instead = {
-            "slurm": ("SLURM gives whole GPUs", "ask for 1, or share one with --engine ray"),
-            "ray": ("Ray gives whole GPUs or a part of one", "ask for 0.5 or 2, say"),
+        allocates, instead = {
+            "slurm": ("SLURM allocates entire GPUs", "request 1, or share a GPU with --engine ray"),
+            "ray": ("Ray allocates entire GPUs or a share of one", "request 0.5 or 2, for example"),
         }[engine]
-        raise CostcertError(f"{gives}, and not {gpus:g} of them: {instead}")
+        raise CostcertError(f"{allocates}, got {gpus:g} per worker: {instead}")
 
 
 @dataclass(frozen=True)
-class Portable:
-    """A job with what it takes from its surroundings: the folder it was given in, and its threads."""
+class RemoteJob:
+    """A job with the settings of this process that a worker takes over."""
 
     job: Job
-    folder: str
-    threads: int | None
+    working_directory: str
+    torch_threads: int | None
 
     @classmethod
-    def packed(cls, job: Job) -> Portable:
-        return cls(job, os.getcwd(), _threads())
+    def from_here(cls, job: Job) -> RemoteJob:
+        torch: Any = sys.modules.get("torch")
+        return cls(job, os.getcwd(), None if torch is None else torch.get_num_threads())
 
-    def open(self) -> Make:
-        if os.path.isdir(self.folder):
-            os.chdir(self.folder)
-        if self.threads is not None:
-            # Sums of floating-point numbers depend on how they are cut: as many threads, the same bytes.
-            import_module("torch").set_num_threads(self.threads)
+    def open(self) -> MakeShard:
+        if os.path.isdir(self.working_directory):
+            os.chdir(self.working_directory)
+        if self.torch_threads is not None:
+            # The rounding of a sum depends on how threads split it: the same bytes need as many threads.
+            import_module("torch").set_num_threads(self.torch_threads)
         return self.job.open()
 
-    def there(self, shard: int) -> bool:
-        return self.job.there(shard)
+    def is_done(self, shard: int) -> bool:
+        return self.job.is_done(shard)
 
 
-def _threads() -> int | None:
-    """How many threads torch uses here, where it is in use at all."""
-    torch: Any = sys.modules.get("torch")
-    return None if torch is None else int(torch.get_num_threads())
-
-
-def threads_of_numpy() -> dict[str, str]:
-    """The same for numpy: it only looks at these, and only when it is first imported."""
+def numpy_threads() -> dict[str, str]:
+    """Environment variables for workers: numpy reads its number of threads from them when it is imported."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = os.environ.get("OMP_NUM_THREADS", str(cores))
-    own = {name: os.environ.get(name, threads) for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    return {"OMP_NUM_THREADS": threads, **own}
-
-
-class Losses:
-    """Workers that died; when that is no accident any more, it is said."""
-
-    # A shard that kills its worker so often is the shard's fault; so many losses for each worker are the
-    # cluster's.
-    most_tries = 5
-    most_lost = 20
-
-    def __init__(self, engine: str, workers: int) -> None:
-        self._engine, self._most = engine, self.most_lost * workers
-        self._lost = 0
-        self._tries: dict[int, int] = {}
-
-    def add(self, shard: int | None, why: str) -> None:
-        """A worker died, and with it the shard it was at, if any."""
-        self._lost += 1
-        what = "workers"
-        if shard is not None:
-            self._tries[shard] = self._tries.get(shard, 0) + 1
-            what = f"shard {shard} and the workers that made it"
-        if self._lost > self._most or (shard is not None and self._tries[shard] >= self.most_tries):
-            raise CostcertError(f"{self._engine} lost {what} again and again: {why}")
+    others = {name: os.environ.get(name, threads) for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    return {"OMP_NUM_THREADS": threads, **others}
 
 
 @contextmanager
-def explained(package: str, extra: str) -> Any:
-    """A missing package is said in one sentence."""
+def require(package: str, extra: str) -> Iterator[None]:
+    """Turn the failing import of a package into one sentence."""
     try:
         yield
     except ImportError:

@@ -1,4 +1,4 @@
-"""Here, one shard after the other; as one of several where `torchrun` or the like started many of us."""
+"""In this process, one shard after the other; under `torchrun` each rank makes its part of the shards."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from costcert.errors import CostcertError
 
 
 def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]) -> None:
-    rank, ranks = rank_and_world_size()
+    rank, world_size = rank_and_world_size()
     make = job.open()
     for shard in shards:
-        # By its number and not by its place in the list: all of us agree on whose it is, whatever is missing.
-        if shard % ranks == rank:
+        # By its number, not by its position in the list: ranks may see different shards missing.
+        if shard % world_size == rank:
             make(shard)
             on_done(shard)
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Which of how many processes this is, as `torchrun` tells its children."""
+    """RANK and WORLD_SIZE as set by `torchrun`; 0 and 1 without it."""
+    values = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     try:
-        rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        rank, world_size = map(int, values)
     except ValueError:
         raise CostcertError(
-            "RANK and WORLD_SIZE are whole numbers: unset them, or run under torchrun"
+            f"RANK and WORLD_SIZE must be integers, got {values[0]!r} and {values[1]!r}: unset them, or run "
+            "under torchrun"
         ) from None
-    if not 0 <= rank < ranks:
-        raise CostcertError(f"RANK is {rank}, but WORLD_SIZE is {ranks}: unset them, or run under torchrun")
-    return rank, ranks
+    if not 0 <= rank < world_size:
+        raise CostcertError(
+            f"RANK is {rank}, but WORLD_SIZE is {world_size}: unset them, or run under torchrun"
+        )
+    return rank, world_size

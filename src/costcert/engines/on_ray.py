@@ -1,112 +1,138 @@
-"""On a Ray cluster: actors that load the model once and make shards until none is missing.
+"""On a Ray cluster: actors that open the job once and make one shard at a time.
 
-An actor or a node that dies takes with it the shard it was at and nothing else; that shard is given to
-another. The address of the cluster is read from RAY_ADDRESS; without it a cluster of this machine's cores is
-started.
+When the process or the node of an actor dies, a new actor makes its shard. RAY_ADDRESS names the cluster;
+without it, one is started on this machine.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
-from costcert.engines.base import Job, Losses, Portable, Resources, explained, threads_of_numpy
+from costcert.engines.base import MAX_ATTEMPTS, Job, MakeShard, RemoteJob, Resources, numpy_threads, require
 from costcert.errors import CostcertError
 
 
 def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with explained("ray", "ray"):
+    with require("ray", extra="ray"):
         import ray
-    ours = not ray.is_initialized()
-    if ours:
-        address = os.environ.get("RAY_ADDRESS", "local")
-        try:
-            ray.init(
-                address=address,
-                # A cluster for one command needs no page about itself, which takes seconds to start.
-                include_dashboard=False if address == "local" else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise CostcertError(
-                f"no Ray cluster answers at {address!r}: {str(error).splitlines()[0]}"
-            ) from None
+    connected_before = ray.is_initialized()
+    if not connected_before:
+        _connect(ray)
     try:
-        WorkerPool(ray, Portable.packed(job), list(shards), resources, on_done).work()
+        _make_shards(ray, RemoteJob.from_here(job), list(shards), resources, on_done)
     finally:
-        if ours:
+        if not connected_before:
             ray.shutdown()
 
 
-class _Worker:
-    """Lives in an actor."""
+def _connect(ray: Any) -> None:
+    # Not "auto": a killed driver leaves the address of a dead cluster behind, which "auto" would use.
+    address = os.environ.get("RAY_ADDRESS", "local")
+    try:
+        ray.init(
+            address=address,
+            # The dashboard takes seconds to start.
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise CostcertError(
+            f"cannot connect to a Ray cluster at {address!r} ({_first_line(error)}): set RAY_ADDRESS to "
+            "a running cluster, or unset it"
+        ) from None
 
-    def open(self, job: Portable) -> None:
-        self._make = job.open()
+
+class _Worker:
+    """The actor. It opens the job in its first task, because Ray reports errors of a constructor as text."""
+
+    def __init__(self, job: RemoteJob) -> None:
+        self._job = job
 
     def make(self, shard: int) -> None:
         self._make(shard)
 
+    @cached_property
+    def _make(self) -> MakeShard:
+        return self._job.open()
 
-class WorkerPool:
-    """Actors at work: one shard each at a time, the next as soon as one is done.
 
-    A worker gets a shard only once it is ready: one that was hired for a node that is gone may never be.
-    """
+def _make_shards(
+    ray: Any, job: RemoteJob, shards: list[int], resources: Resources, on_done: Callable[[int], None]
+) -> None:
+    actor = ray.remote(
+        num_cpus=resources.cpus,
+        num_gpus=resources.gpus,
+        # Not Ray's own: `max_restarts` counts over the life of an actor, not per shard, and connections to a
+        # lost node use up `max_task_retries` within seconds.
+        max_restarts=0,
+        max_task_retries=0,
+        # Ray would set numpy's threads to the cores of a worker, and sums would be rounded differently.
+        runtime_env={"env_vars": numpy_threads()},
+    )(_Worker)
+    # The worker and the shard of each result that is not there yet.
+    running: dict[Any, tuple[Any, int]] = {}
 
-    def __init__(
-        self, ray: Any, job: Portable, shards: list[int], resources: Resources, on_done: Callable[[int], None]
-    ) -> None:
-        self._ray, self._on_done = ray, on_done
-        self._job = ray.put(job)
-        self._waiting = shards[::-1]
-        room = ray.cluster_resources()
-        cpus, gpus = room.get("CPU", 1) / resources.cpus, room.get("GPU", 0) / (resources.gpus or 1)
-        fits = int(min(cpus, gpus) if resources.gpus else cpus)
-        self._most = min(resources.workers or max(1, fits), len(shards))
-        self._losses = Losses("Ray", self._most)
-        # Without this Ray has numpy use as many threads as a worker has cores, and other bytes come out.
-        kwargs = {"runtime_env": {"env_vars": threads_of_numpy()}}
-        self._actor = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, **kwargs)(_Worker)
-        self._starting: dict[Any, Any] = {}
-        self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, int]] = {}
+    def start(worker: Any, shard: int) -> None:
+        running[worker.make.remote(shard)] = (worker, shard)
 
-    def work(self) -> None:
-        while self._waiting or self._busy:
-            while self._waiting and self._idle:
-                self._assign(self._idle.pop(), self._waiting.pop())
-            while (
-                len(self._starting) < len(self._waiting)
-                and len(self._busy) + len(self._starting) < self._most
-            ):
-                worker = self._actor.remote()
-                self._starting[worker.open.remote(self._job)] = worker
-            (news, *_), _ = self._ray.wait([*self._busy, *self._starting])
-            self._on_result(news)
+    waiting = deque(shards)
+    losses: Counter[int] = Counter()
+    try:
+        for _ in range(min(resources.workers or _capacity(ray, resources), len(shards))):
+            start(actor.remote(job), waiting.popleft())
+        while running:
+            (result,), _ = ray.wait(list(running), num_returns=1)
+            worker, shard = running.pop(result)
+            lost_because = _finish(ray, result)
+            if lost_because is not None:
+                ray.kill(worker)
+                losses[shard] += 1
+                if losses[shard] >= MAX_ATTEMPTS:
+                    raise CostcertError(
+                        f"Ray lost the worker of shard {shard} {MAX_ATTEMPTS} times, at last because "
+                        f"{lost_because}: check the memory of the workers"
+                    )
+                start(actor.remote(job), shard)
+                continue
+            on_done(shard)
+            if waiting:
+                start(worker, waiting.popleft())
+            else:
+                # Its cores may be needed by the new worker of a lost shard.
+                ray.kill(worker)
+    finally:
+        for worker, _ in running.values():
+            ray.kill(worker)
 
-    def _assign(self, worker: Any, shard: int) -> None:
-        self._busy[worker.make.remote(shard)] = (worker, shard)
 
-    def _on_result(self, news: Any) -> None:
-        worker, shard = self._busy.pop(news, (None, None))
-        worker = worker or self._starting.pop(news)
-        try:
-            self._ray.get(news)
-        except self._ray.exceptions.RayTaskError as error:
-            # The work itself failed, wherever it is tried: as if it had failed here.
-            raise (
-                error.cause if isinstance(error.cause, CostcertError) else error.as_instanceof_cause()
-            ) from None
-        except self._ray.exceptions.RayError as error:
-            if shard is not None:
-                self._waiting.append(shard)
-            self._losses.add(shard, str(error).splitlines()[0])
-            return
-        self._idle.append(worker)
-        if shard is not None:
-            self._on_done(shard)
+def _capacity(ray: Any, resources: Resources) -> int:
+    """How many workers fit on the cluster, at least one."""
+    total = ray.cluster_resources()
+    fits = total.get("CPU", 1) / resources.cpus
+    if resources.gpus:
+        fits = min(fits, total.get("GPU", 0) / resources.gpus)
+    return max(1, int(fits))
+
+
+def _finish(ray: Any, result: Any) -> str | None:
+    """Why the worker was lost, if it was; an error of the job is raised as if it had run in this process."""
+    try:
+        ray.get(result)
+    except ray.exceptions.RayTaskError as error:
+        raise (
+            error.cause if isinstance(error.cause, CostcertError) else error.as_instanceof_cause()
+        ) from None
+    except ray.exceptions.RayError as error:
+        return _first_line(error)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")

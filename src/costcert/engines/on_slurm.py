@@ -1,45 +1,54 @@
-"""As an array of SLURM jobs, through submitit; where there is no SLURM, as processes of this machine.
+"""As a SLURM job array through submitit; where there is no SLURM, as processes on this machine.
 
-A job that dies (killed, preempted, out of time, its node lost) is replaced by another one for those of its
-shards that are missing.
+A job that dies (killed, out of time, node lost) is replaced by a new one for its missing shards. submitit
+requeues preempted jobs only.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import environ
 from pathlib import Path
 from typing import Any
 
-from costcert.engines.base import Job, Losses, Portable, Resources, check_gpus, explained, threads_of_numpy
+from costcert.engines.base import (
+    MAX_ATTEMPTS,
+    Job,
+    RemoteJob,
+    Resources,
+    check_gpus,
+    numpy_threads,
+    require,
+)
 from costcert.errors import CostcertError
 
-# Seconds between two looks at the jobs, and until the result of one that has ended is seen on a slow disk.
-_PATIENCE = 0.5
-_GRACE = 2.0
+_POLL_SECONDS = 0.5
+# How long the result of a job that has ended may take to appear on a slow file system.
+_RESULT_SECONDS = 2.0
 
 
 def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable[[int], None]) -> None:
     workers = min(resources.workers or len(shards), len(shards))
     if workers:
         executor = _executor(resources)
-        # Every so-manyth shard each, so that all have as much to do.
-        shares = [list(shards[at::workers]) for at in range(workers)]
-        with _environment(threads_of_numpy()):
-            WorkerPool(executor, Portable.packed(job), shares, on_done).work()
+        # Round-robin, so that all jobs have about the same number of shards.
+        parts = [list(shards[first::workers]) for first in range(workers)]
+        with _environment(numpy_threads()):
+            _JobArray(executor, RemoteJob.from_here(job), parts, on_done).run()
 
 
 def _executor(resources: Resources) -> Any:
     check_gpus("slurm", resources.gpus)
-    with explained("submitit", "slurm"):
+    with require("submitit", extra="slurm"):
         import submitit
-    options: dict[str, Any] = {"timeout_min": 24 * 60, **_numbers(resources.options)}
+    options: dict[str, Any] = {"timeout_min": 24 * 60, **_with_integers(resources.options)}
     cluster = options.pop("cluster", None)
     executor = submitit.AutoExecutor(folder=(resources.logs or Path("costcert-jobs")) / "%j", cluster=cluster)
-    for_slurm = {
+    slurm_options = {
         key if key in ("timeout_min", "mem_gb") else f"slurm_{key}": value for key, value in options.items()
     }
     executor.update_parameters(
@@ -48,88 +57,95 @@ def _executor(resources: Resources) -> Any:
         gpus_per_node=int(resources.gpus),
         tasks_per_node=1,
         nodes=1,
-        **for_slurm,
+        **slurm_options,
     )
     return executor
 
 
-def _make(job: Portable, shards: list[int]) -> CostcertError | None:
-    """What one job of the array does. Its error is returned: submitit makes plain text of what is raised."""
+def _make_part(job: RemoteJob, shards: list[int]) -> CostcertError | None:
+    """Runs in a job of the array. Returns its error, because submitit turns exceptions into text."""
     try:
         make = job.open()
         for shard in shards:
-            # SLURM starts a job that was preempted again, from its first shard.
-            if not job.there(shard):
+            # A requeued job starts again from its first shard.
+            if not job.is_done(shard):
                 make(shard)
     except CostcertError as error:
         return error
     return None
 
 
-class WorkerPool:
-    """Jobs at work, each with its share of the shards, which it makes in order."""
+class _JobArray:
+    """The running jobs, each with its part of the shards, which it makes in order."""
 
     def __init__(
-        self, executor: Any, job: Portable, shares: Sequence[list[int]], on_done: Callable[[int], None]
+        self, executor: Any, job: RemoteJob, parts: Sequence[list[int]], on_done: Callable[[int], None]
     ) -> None:
         self._executor, self._job, self._on_done = executor, job, on_done
-        self._losses = Losses("SLURM", len(shares))
-        jobs = executor.map_array(_make, [job] * len(shares), shares)
-        self._working = dict(enumerate(jobs))
-        self._shares = list(shares)
-        self._ended: dict[str, float] = {}
+        self._running = dict(enumerate(executor.map_array(_make_part, [job] * len(parts), parts)))
+        # The shards of each part that are not known to be done.
+        self._missing = list(parts)
+        self._attempts: Counter[int] = Counter()
+        self._ended_at: dict[str, float] = {}
 
-    def work(self) -> None:
+    def run(self) -> None:
         try:
-            while self._working:
-                for number, job in list(self._working.items()):
-                    self._look(number, job)
-                time.sleep(_PATIENCE)
+            while self._running:
+                for part, job in list(self._running.items()):
+                    self._poll(part, job)
+                time.sleep(_POLL_SECONDS)
         except BaseException:
-            for job in self._working.values():
+            for job in self._running.values():
                 job.cancel(check=False)
             raise
 
-    def _look(self, number: int, job: Any) -> None:
-        # Asked first: of a job that has ended no shard is overlooked.
+    def _poll(self, part: int, job: Any) -> None:
+        # Before looking for shards: once a job has ended, it makes no more.
         ended = job.done()
-        share = self._shares[number]
-        while share and self._job.there(share[0]):
-            self._on_done(share.pop(0))
+        missing = self._missing[part]
+        while missing and self._job.is_done(missing[0]):
+            self._on_done(missing.pop(0))
         if not ended:
             return
         if not job.paths.result_pickle.exists():
-            since = self._ended.setdefault(job.job_id, time.monotonic())
-            if time.monotonic() - since >= _GRACE:
-                self._lose(number, f"job {job.job_id} ended as {job.state}, its log is {job.paths.stderr}")
+            ended_at = self._ended_at.setdefault(job.job_id, time.monotonic())
+            if time.monotonic() - ended_at >= _RESULT_SECONDS:
+                self._replace(part, f"job {job.job_id} ended as {job.state}, its log is {job.paths.stderr}")
             return
         if (error := job.exception()) is not None:
-            why = _why(str(error))
-            if "UncompletedJobError" not in why:
-                raise CostcertError(f"job {job.job_id} failed ({why}): its log is {job.paths.stderr}")
-            # How submitit says that the time was up.
-            self._lose(number, why)
+            reason = _last_exception(str(error))
+            if "UncompletedJobError" not in reason:
+                raise CostcertError(f"job {job.job_id} failed ({reason}): its log is {job.paths.stderr}")
+            # submitit's error for a job that is out of time.
+            self._replace(part, reason)
             return
-        if (refused := job.result()) is not None:
-            raise refused
-        del self._working[number]
-        for shard in share:
+        if (error := job.result()) is not None:
+            raise error
+        del self._running[part]
+        for shard in missing:
             self._on_done(shard)
 
-    def _lose(self, number: int, why: str) -> None:
-        """A job died: another one makes what it did not."""
-        if not self._shares[number]:
-            del self._working[number]
+    def _replace(self, part: int, reason: str) -> None:
+        """Submit a new job for the missing shards of one that died."""
+        missing = self._missing[part]
+        if not missing:
+            del self._running[part]
             return
-        self._losses.add(self._shares[number][0], why)
-        self._working[number] = self._executor.submit(_make, self._job, self._shares[number])
+        shard = missing[0]
+        self._attempts[shard] += 1
+        if self._attempts[shard] >= MAX_ATTEMPTS:
+            raise CostcertError(
+                f"SLURM lost the job of shard {shard} {MAX_ATTEMPTS} times, at last because {reason}: check "
+                "the memory and the time limit of the jobs"
+            )
+        self._running[part] = self._executor.submit(_make_part, self._job, missing)
 
 
 @contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """What jobs that are submitted now find around them."""
-    before = {name: environ.get(name) for name in wanted}
-    environ.update(wanted)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the jobs that are submitted inside this context."""
+    before = {name: environ.get(name) for name in variables}
+    environ.update(variables)
     try:
         yield
     finally:
@@ -139,12 +155,12 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
                 environ[name] = value
 
 
-def _why(report: str) -> str:
-    """The exception at the end of a traceback, without what surrounds it."""
-    lines = [line.strip() for line in report.splitlines() if line.strip()]
-    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt): ", line)]
-    return (raised or lines or ["no reason given"])[-1]
+def _last_exception(traceback: str) -> str:
+    """The last line of a traceback that names an exception."""
+    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
+    exceptions = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt): ", line)]
+    return (exceptions or lines or ["no reason given"])[-1]
 
 
-def _numbers(options: Any) -> dict[str, Any]:
+def _with_integers(options: Mapping[str, str]) -> dict[str, Any]:
     return {key: int(value) if value.isdigit() else value for key, value in options.items()}

@@ -1,4 +1,4 @@
-"""How to train on mutants: the paper's recipes, and a modern default."""
+"""Training recipes: the paper's two, and a modern default."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from costcert.geometry.sizes import positive_int
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what training does, beside the data, the network and the ablation.
+    """The hyperparameters of training.
 
     Args:
-        mutants: regions drawn anew for every image of a batch.
-        shared: whether all images of a batch get the same regions (the paper's way) or each its own.
-        schedule: the learning rate after warm-up: `constant`, `steps` (a tenth every third of the epochs)
-            or `cosine` (down to nothing).
-        backbone_lr_scale: multiplies the learning rate of all layers but the last. Below 1 where they are
-            pretrained: a rate that suits a new last layer would make them forget what they know.
-        vote_loss_weight: the weight of a loss on the mean ballot of an image's mutants, the rest being on
-            each alone. Certificates count on the vote: a mutant that cannot tell may hesitate if others make
-            up for it.
-        margin: by which share of all ballots the truth should lead every rival, where `vote_loss_weight` is
-            above 0. About twice the share of the mutants that a patch touches.
-        shift: images are moved by up to so many pixels, borders repeated.
-        warp: images are turned, slanted and stretched by up to this share.
-        brightness_contrast: brightness and contrast vary by up to this share.
-        colour: brightness and contrast of each channel vary by up to this share of the image's own contrast.
-        flip: mirror images left to right. Only where no two classes are mirror images: a left turn is no
-            right turn.
-        average: keep a moving average of the weights and save that; 0 for none.
+        mutants: number of random mutants per image of a batch.
+        shared: whether all images of a batch get the same regions (as in the paper) or each its own.
+        backbone_lr_scale: multiplies the learning rate of all layers but the last. Below 1 for a pretrained
+            backbone: a learning rate that suits a new last layer would overwrite what it has learned.
+        warmup: epochs over which the learning rate rises linearly to `lr`.
+        schedule: the learning rate after warm-up: `constant`, `steps` (divided by 10 after each third of the
+            epochs) or `cosine` (down to 0).
+        smoothing: label smoothing.
+        vote_loss_weight: the weight of a loss on the mean ballot of an image's mutants; the remaining weight
+            is on the loss of each mutant alone. Certificates depend on the vote: a mutant without evidence
+            may be uncertain if others make up for it.
+        margin: the share of all ballots by which the truth should lead every rival, where `vote_loss_weight`
+            is above 0. About twice the share of mutants that a patch touches.
+        shift: largest random translation in pixels; borders are repeated.
+        warp: largest random scaling, shear and rotation, as a share.
+        brightness_contrast: largest random change of brightness and contrast, as a share.
+        colour: largest random change of brightness and contrast per channel, as a share of the image's own
+            contrast.
+        flip: mirror half of the images. Only where no two classes are mirror images, such as left and right
+            turns.
+        clip: largest norm of the gradient; 0 for no clipping.
+        average: decay of the moving average of the weights, which is what is saved; 0 for no average.
     """
 
     epochs: int = 10
@@ -80,10 +84,10 @@ class Recipe:
         )
         for name in ("lr", "weight_decay", "warmup", "clip", *shares):
             value = getattr(self, name)
-            least_excluded = name == "lr"
-            most = 1.0 if name in shares else 1e9
-            if not 0 <= value < most or (least_excluded and value == 0):
-                bounds = f"{'above' if least_excluded else 'at least'} 0{' and below 1' if most == 1 else ''}"
+            above_zero = name == "lr"
+            limit = 1.0 if name in shares else 1e9
+            if not 0 <= value < limit or (above_zero and value == 0):
+                bounds = f"{'above' if above_zero else 'at least'} 0{' and below 1' if limit == 1 else ''}"
                 raise CostcertError(f"{name} must be {bounds}, got {value}")
         if not 0 < self.backbone_lr_scale <= 1:
             raise CostcertError(
@@ -96,7 +100,7 @@ class Recipe:
 
 PRESETS = {
     "default": Recipe(),
-    # One random ablation per batch, no augmentation but the mirror image (peers' pipeline).
+    # One random region per batch and mirror images as the only augmentation, as in the pipelines of peers.
     "paper-imagenet": Recipe(
         epochs=30, batch_size=256, mutants=1, shared=True, optimizer="sgd", lr=1e-3, weight_decay=1e-4,
         warmup=0, schedule="constant", smoothing=0, shift=0, brightness_contrast=0,
@@ -111,7 +115,7 @@ PRESETS = {
 
 
 def find_recipe(preset: str, **changes: Any) -> Recipe:
-    """A preset, with the given settings in place of its own."""
+    """A preset with some of its settings changed; None leaves a setting as it is."""
     if preset not in PRESETS:
         raise SpellingError(
             f"unknown preset {preset!r}{nearest(preset, PRESETS)}: use one of {', '.join(PRESETS)}"
