@@ -188,6 +188,7 @@ def test_quickstart_needs_no_torch(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_demo_model_certifies_and_shows_an_attack(tmp_path):
     if not installed("torch"):
         pytest.skip("examples/demo_model.py needs torch")
@@ -229,6 +230,7 @@ def resizing():
     return script(ROOT / "docs" / "resizing.py")
 
 
+@pytest.mark.slow
 def test_what_resizing_does_is_as_the_page_says():
     printed = "\n".join(resizing().rows())
     page = (ROOT / "docs" / "soundness.md").read_text(encoding="utf-8")

@@ -324,6 +324,7 @@ def test_a_stopped_run_goes_on_and_ends_like_one_that_was_not_stopped(model, tmp
     assert len(calls) == 6
 
 
+@pytest.mark.slow
 def test_a_killed_process_keeps_what_it_finished(tmp_path):
     out = tmp_path / "out"
     ask = [sys.executable, "-m", "costcert", "attack", "--model", str(files("costcert") / "sample" / "model")]

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 import costcert as cc
 import naive
-from strategies import TIES, Election, Scene, elections, long_elections, patches, scenes, soft_elections, ties
+from strategies import (
+    TIES,
+    Election,
+    Scene,
+    elections,
+    examples,
+    long_elections,
+    patches,
+    scenes,
+    soft_elections,
+    ties,
+)
 
 small = scenes(largest_side=6, most_touched=7)
 hard_worlds = elections(small, most_images=2)
@@ -207,7 +218,7 @@ def placed(scene, corners):
     return frozenset((y - top + down, x - left + right) for down, right in corners for y, x in scene.pixels)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data(), large_worlds, ties)
 def test_a_witness_is_an_attack(data, election, ties):
     """Just when an image is not k-certified: a place, ballots of its T_p alone, and y0 below position k."""

@@ -60,7 +60,7 @@ def cluster():
         nodes.shutdown()
 
 
-@pytest.fixture(params=["local", "ray", "slurm"])
+@pytest.fixture(params=["local", *(pytest.param(name, marks=pytest.mark.slow) for name in PACKAGES)])
 def engine(request, monkeypatch):
     if request.param in PACKAGES:
         pytest.importorskip(PACKAGES[request.param], reason=f"this engine needs {request.param}")
@@ -170,6 +170,7 @@ def test_what_the_local_engine_would_not_heed_is_refused(command, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", WORDS)
 @pytest.mark.parametrize(
     ("engine", "gpus"),
@@ -207,6 +208,7 @@ def test_slurm_itself_takes_no_part_of_a_gpu(tmp_path):
     assert not written(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_path):
     (node,) = cluster.worker_nodes
     (raylet,) = node.all_processes["raylet"]
@@ -226,6 +228,7 @@ def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_pat
     assert sorted(told) == list(range(SHARDS))
 
 
+@pytest.mark.slow
 def test_a_job_that_dies_is_replaced_for_what_it_did_not_make(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="this engine needs submitit")
     monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
@@ -248,6 +251,7 @@ def test_a_job_that_dies_is_replaced_for_what_it_did_not_make(tmp_path, monkeypa
     assert 3 <= len(opened(tmp_path)) <= 4
 
 
+@pytest.mark.slow
 def test_a_shard_that_kills_every_job_ends_the_run(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="this engine needs submitit")
     monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
@@ -289,6 +293,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
 def test_a_driver_that_is_killed_is_started_again(engine, tmp_path):
     """On a cluster of its own; in the end every shard is there, and those it left are as they were."""
@@ -306,6 +311,7 @@ def test_a_driver_that_is_killed_is_started_again(engine, tmp_path):
     assert before.items() <= when(tmp_path).items()
 
 
+@pytest.mark.slow
 def test_certificates_are_the_same_by_every_engine(tmp_path):
     rng = np.random.default_rng(0)
     votes = cc.Votes(
@@ -367,6 +373,7 @@ def attacked_here(tmp_path_factory):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_ranks_attack_as_one_process_does(attacked_here, tmp_path):
     ranks = []
     for rank in (1, 0):
@@ -381,6 +388,7 @@ def test_ranks_attack_as_one_process_does(attacked_here, tmp_path):
     assert contents(tmp_path / "out") == contents(attacked_here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
 @pytest.mark.filterwarnings("ignore")
 def test_an_attack_is_the_same_by_every_engine(engine, attacked_here, tmp_path):
@@ -407,6 +415,7 @@ class LeakyJob(AttackJob):
         return Campaign(Leaky(), greys(), "square:4", 1, self.request.asked.out, **about)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_false_certificate_ends_every_engine_with_3(tmp_path, monkeypatch):
     monkeypatch.setattr("costcert.cli.attack.AttackJob", LeakyJob)

@@ -110,6 +110,7 @@ def files(wanted):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_hundreds_that_dawdle_keep_nobody_out(session):
     """None of them reaches its deadline here: room is made by those that came first."""
     limits = Limits(idle=10 * LONG, seconds=10 * LONG)
@@ -193,6 +194,7 @@ def large():
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["Accept: */*", "Connection: close"])
 def test_an_answer_that_nobody_fetches_is_not_kept(large, field):
     large.state.limits = Limits(idle=0.3, seconds=0.3)
@@ -202,6 +204,7 @@ def test_an_answer_that_nobody_fetches_is_not_kept(large, field):
         wait_until(lambda: refuses(slow))
 
 
+@pytest.mark.slow
 def test_a_large_answer_may_be_fetched_slowly(large):
     large.state.limits = Limits(idle=0.1, seconds=10 * LONG)
     with running(large) as where, connect(where) as slow:

@@ -310,6 +310,7 @@ def drag_to(page, top, left):
     page.evaluate("new Promise(requestAnimationFrame)")
 
 
+@pytest.mark.slow
 def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
     # The test reads the canvas more often than browsers like.
     page = visit(address, complaints=["willReadFrequently"])
@@ -350,6 +351,7 @@ def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
         assert lit == sorted(held)
 
 
+@pytest.mark.slow
 def test_the_worst_place_is_the_certificates(page, votes):
     row = votes.image_ids.tolist().index(state(page, "image"))
     drag_to(page, 0, 0)
@@ -379,6 +381,7 @@ def shown_accuracy(page):
     return {key.get_attribute("data-defender"): key.locator("b").inner_text() for key in keys}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_sliders_move_everything(page, votes, kind):
     chosen = votes if kind == "soft" else votes.hard()
@@ -410,6 +413,7 @@ def test_sliders_move_everything(page, votes, kind):
         assert sum(added for *_, added in bars) == pytest.approx(held, abs=0.02)
 
 
+@pytest.mark.slow
 def test_stickers_need_not_be_square(page, votes):
     page.uncheck("#square")
     slide(page, "size", 9)
@@ -431,6 +435,7 @@ def shown_images(page):
     return [ids[int(card.get_attribute("data-row"))] for card in page.locator("#cards button").all()]
 
 
+@pytest.mark.slow
 def test_the_gallery_filters_and_sorts(page, votes):
     side, k = state(page, "width"), 2
     slide(page, "k", k)
@@ -458,6 +463,7 @@ def test_the_gallery_filters_and_sorts(page, votes):
     assert badges == min_k[order].tolist()
 
 
+@pytest.mark.slow
 def test_a_click_opens_an_image(page, votes):
     card = page.locator("#cards button").nth(9)
     card.click()
@@ -470,6 +476,7 @@ def test_a_click_opens_an_image(page, votes):
     assert page.evaluate(loaded) == 32
 
 
+@pytest.mark.slow
 def test_another_label_can_be_asked_about(page, votes):
     row = votes.image_ids.tolist().index(state(page, "image"))
     for label in range(6):
@@ -495,6 +502,7 @@ def picture_file(seed=0, kind="PNG"):
     return pixels, file.getvalue()
 
 
+@pytest.mark.slow
 def test_a_picture_of_ones_own(page, deployed):
     pixels, content = picture_file()
     page.set_input_files("#upload", files=[{"name": "mine.png", "mimeType": "image/png", "buffer": content}])
@@ -522,6 +530,7 @@ def test_a_picture_of_ones_own(page, deployed):
     assert table["costcert"][1] == table["costcert"][2]
 
 
+@pytest.mark.slow
 def test_what_is_no_picture_is_told_so(visit, address):
     # A browser notes every answer that is no success.
     page = visit(address, complaints=["status of 422"])
@@ -532,6 +541,7 @@ def test_what_is_no_picture_is_told_so(visit, address):
     assert "no picture that can be read" in page.locator("#trouble").inner_text()
 
 
+@pytest.mark.slow
 def test_keys_do_all_that_the_mouse_does(page, votes):
     sticker = page.locator("#sticker")
     for _ in range(200):
@@ -564,6 +574,7 @@ def test_keys_do_all_that_the_mouse_does(page, votes):
     until(page, f"costcert.state.image === {votes.image_ids[4].tolist()!r}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 820, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits(visit, address, width, scheme):
@@ -606,6 +617,7 @@ def test_it_fits(visit, address, width, scheme):
     until(page, f"costcert.state.image === {card.get_attribute('title')!r}.match(/\\((.*)\\)$/)[1]")
 
 
+@pytest.mark.slow
 def test_dragging_feels_instant(visit):
     """224 mutants, 1000 classes: every movement within 50 ms."""
     rng = np.random.default_rng(2)
@@ -629,6 +641,7 @@ def test_dragging_feels_instant(visit):
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ablation", "image_size"),
     [
@@ -665,6 +678,7 @@ def shown_defenders_or_dashes(page):
     return table
 
 
+@pytest.mark.slow
 def test_certificates_are_shown_as_they_were_made(visit, votes):
     """With other ties and distrusted ballots than the page would take by itself."""
     rng = np.random.default_rng(8)
@@ -696,6 +710,7 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
             assert shown["costcert"][1] == shown["costcert"][2]
 
 
+@pytest.mark.slow
 def test_it_asks_for_the_token(visit, session):
     with served(session, access=Access(token="open sesame!")) as where:
         page = visit(f"{where}#token=open%20sesame!")

@@ -41,6 +41,7 @@ from costcert.explorer.uploads import Limits
 from costcert.votes.adaptive import StoppingRule
 from places import ROOT, TESTS
 from served import served
+from strategies import examples
 from tiny import Tiny, pictures
 
 SOFT = cc.Soft(0.2, 2)
@@ -105,7 +106,7 @@ def test_it_is_alive_and_counts(client):
     assert f"costcert_request_seconds_count {buckets[-1]}\n" in text
 
 
-@pytest.mark.parametrize("soft", [None, SOFT], ids=["hard", "soft"])
+@pytest.mark.parametrize("soft", [None, pytest.param(SOFT, marks=pytest.mark.slow)], ids=["hard", "soft"])
 def test_partial_votes_are_answered_as_the_library_answers(soft):
     """Mutants that adaptive voting did not evaluate are the attacker's, for the true label and any other."""
     question = StoppingRule.parse([2], [1], Tiny.image_size)
@@ -584,6 +585,7 @@ def test_the_description_says_what_is_there(client):
     assert all("429" in each["responses"] for path in schema["paths"].values() for each in path.values())
 
 
+@pytest.mark.slow
 def test_answers_fit_the_description(session):
     """Schemathesis makes up requests, right and wrong, and compares the answers with the description."""
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
@@ -597,13 +599,7 @@ def test_answers_fit_the_description(session):
         operation = result.ok()
 
         @given(case=operation.as_strategy())
-        @settings(
-            max_examples=40,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
+        @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
         def check(case):
             case.headers = {**(case.headers or {}), "host": "localhost"}
             answer = case.call()
@@ -746,6 +742,7 @@ def large(tmp_path):
     return tmp_path / "votes"
 
 
+@pytest.mark.slow
 def test_a_load_of_clients(large):
     """200 clients at once: every answer is right or a 429, and memory stays flat.
 

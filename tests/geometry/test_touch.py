@@ -13,7 +13,7 @@ import naive
 from costcert.errors import GeometryError
 from costcert.geometry import bitsets, unions
 from costcert.geometry.touch import touched
-from strategies import Scene, families, scenes
+from strategies import Scene, examples, families, scenes
 
 AT_224 = (224, 224)
 
@@ -32,7 +32,7 @@ def placed(scene, corners):
     )
 
 
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 @given(scenes())
 def test_cases_are_the_maximal_touched_sets(scene):
     """Every distinct T_p that lies in no other, each once: an antichain, and nothing is lost."""
@@ -92,7 +92,7 @@ def test_places_between_two_pooled_blocks_are_dropped():
     assert set(cases(scene)[1]) == {frozenset({0}), frozenset({1})}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), st.integers(65, 150))
 def test_more_mutants_than_bits_in_a_word(data, width):
     """The same on axes long enough that sets take several words."""
@@ -104,7 +104,7 @@ def test_more_mutants_than_bits_in_a_word(data, width):
     assert set(cases(scene)[1]) == set(scene.windows)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.integers(65, 80), st.integers(1, 9), st.integers(1, 3))
 def test_two_patches_on_a_long_axis(width, kept, side):
     """Unions of two, where sets take several words."""
@@ -185,7 +185,7 @@ def crowded_scenes(draw):
     return Scene((height, width), chosen, cc.Several(cc.Shape(mask), times), naive.shape(mask), times)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(crowded_scenes())
 def test_cases_of_several_patches_are_the_maximal_unions(scene):
     """Every maximal union once, each with places that touch just that."""
@@ -209,7 +209,7 @@ def as_sets(words, size):
     return [frozenset(np.flatnonzero(row).tolist()) for row in bitsets.unpack(words, size)]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.lists(st.frozensets(st.integers(0, 11), max_size=7), min_size=1, max_size=12),
     st.integers(1, 4),

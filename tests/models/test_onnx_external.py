@@ -15,6 +15,7 @@ from costcert.errors import CostcertError
 from costcert.models.loading import load_model
 from costcert.models.onnx_external import _INSIDE, external_files
 from costcert.store.locations import locate
+from strategies import examples
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
 REGIONS = cc.Columns(4, stride=4).regions((8, 8))
@@ -291,14 +292,14 @@ def file(tmp_path_factory):
     return tmp_path_factory.mktemp("onnx") / "m.onnx"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(model=models())
 def test_what_is_found_is_what_the_package_of_the_format_finds(file, model):
     file.write_bytes(model.SerializeToString())
     assert external_files(file, file) == sorted(naive_locations(model))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(model=models(), data=st.data())
 def test_damaged_files_are_read_or_refused_in_a_sentence(file, model, data):
     content = bytearray(model.SerializeToString())

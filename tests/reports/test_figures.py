@@ -318,6 +318,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_odd_results_are_drawn_too(odd):
     results = made_up(by_class=True, **odd)
@@ -350,6 +351,7 @@ def overlaps(boxes):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [COLUMN, PAGE], ids=["column", "page"])
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_tick_label_touches_another_and_no_legend_covers_a_panel(name, width, large):
@@ -364,6 +366,7 @@ def test_no_tick_label_touches_another_and_no_legend_covers_a_panel(name, width,
             assert not legend.get_window_extent(renderer).overlaps(axes.get_window_extent(renderer))
 
 
+@pytest.mark.slow
 def test_a_large_run_makes_small_files(large):
     for name, figure in figures(large).items():
         assert 2_000 < len(svg(figure).encode()) < 60_000, name
@@ -423,6 +426,7 @@ def test_the_shorter_svg_draws_the_same_points(small):
     assert any(len(walk) == 9 and np.allclose(walk, expected, atol=0.02) for walk in walks)
 
 
+@pytest.mark.slow
 def test_same_results_same_bytes_in_another_process(tmp_path, small):
     script = (
         "import sys; sys.path[:0] = sys.argv[1].split(','); import test_figures as t; "
@@ -450,6 +454,7 @@ def test_the_users_own_settings_neither_matter_nor_change(small):
         assert matplotlib.rcParams["font.size"] == 20
 
 
+@pytest.mark.slow
 def test_pyplot_is_never_imported():
     script = (
         "import sys; sys.path[:0] = sys.argv[1].split(','); import test_figures as t; "
@@ -490,6 +495,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch, small
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_of_many_sizes_as_many_as_there_is_room_for():
     figure = accuracy_by_k(made_up(patches=tuple(range(10, 31, 2)), num_classes=3))
     titles = [axes.get_title("left") for axes in figure.axes]

@@ -111,6 +111,7 @@ def in_pairs(work, count):
         return list(pool.map(work, range(count)))
 
 
+@pytest.mark.slow
 def test_votes_survive_being_killed(tmp_path):
     """20 kills, in 5 folders."""
     vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
@@ -156,6 +157,7 @@ def certified(tmp_path_factory):
     return folder, ask, content(folder / "certs"), seconds
 
 
+@pytest.mark.slow
 def test_certificates_survive_being_killed(certified, tmp_path):
     """20 kills, in 5 folders."""
     _, ask, whole, seconds = certified
@@ -176,6 +178,7 @@ def test_certificates_survive_being_killed(certified, tmp_path):
     assert any(finished)
 
 
+@pytest.mark.slow
 def test_reports_are_there_whole_or_not_at_all(certified, tmp_path):
     """14 kills; a table that stood there before stays as it was until the new one is complete."""
     folder, *_ = certified
@@ -196,6 +199,7 @@ def test_reports_are_there_whole_or_not_at_all(certified, tmp_path):
     assert kills == 14
 
 
+@pytest.mark.slow
 def test_training_survives_being_killed(tmp_path):
     """6 kills of a tiny strip network's training: it goes on, and ends with the same weights."""
     pytest.importorskip("torch", reason="training needs costcert[models]")
@@ -239,6 +243,7 @@ def test_a_folder_of_a_run_killed_before_its_manifest_is_begun_anew(tmp_path):
         vote(Tiny(), pictures(6), "columns:3", out=tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_two_runs_into_one_folder_at_once_end_with_the_same_bytes(certified, tmp_path):
     """Each takes what it finds missing; both write the same, and a file is there whole or not at all."""
     vote(Tiny(), pictures(60), "columns:3", out=tmp_path / "whole", shard_size=3)
@@ -264,6 +269,7 @@ def test_two_runs_into_one_folder_at_once_end_with_the_same_bytes(certified, tmp
     assert content(tmp_path / "certs") == whole
 
 
+@pytest.mark.slow
 def test_a_run_that_differs_is_refused_while_another_is_at_work(tmp_path):
     with start(VOTE, tmp_path / "votes") as running:
         while not shards(tmp_path / "votes"):
@@ -419,6 +425,7 @@ def private_mounts():
     return (words, "") if tried.returncode == 0 else (None, f"made up, {tried.stderr.strip()}")
 
 
+@pytest.mark.slow
 def test_a_disk_that_becomes_read_only(certified, tmp_path):
     """Really mounted so where the system allows it, to root or to anybody; else in the system's words."""
     folder, ask, whole, _ = certified

@@ -452,6 +452,7 @@ class TestInMemory:
             assert same == tmp_path / "m.onnx"
 
 
+@pytest.mark.slow
 class TestInAStore:
     """S3, as the command line meets it."""
 

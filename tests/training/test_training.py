@@ -115,6 +115,7 @@ with_workers = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.slow
 @with_workers
 def test_every_image_is_prepared_once_with_and_without_workers(tmp_path, monkeypatch):
     weights = {}
@@ -145,6 +146,7 @@ def test_what_workers_prepare_is_what_each_image_is_prepared_to():
         assert label == data.label(index)
 
 
+@pytest.mark.slow
 @with_workers
 def test_an_image_that_no_worker_can_read_is_one_sentence(tmp_path):
     for workers in (0, 2):
@@ -153,6 +155,7 @@ def test_an_image_that_no_worker_can_read_is_one_sentence(tmp_path):
             trainer(tmp_path / str(workers), QUICK, workers=workers).fit(data, None)
 
 
+@pytest.mark.slow
 def test_the_data_of_a_training_are_hashed_once(tmp_path, monkeypatch):
     hashed = []
     monkeypatch.setattr(
@@ -434,6 +437,7 @@ def test_gtsrb_is_not_mirrored_unless_asked():
     assert _recipe(Request(**request, settings={"flip": True}), data).flip
 
 
+@pytest.mark.slow
 def test_the_demo_shows_what_the_library_says(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--limit", "40", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -453,6 +457,7 @@ app(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path):
     """kill -9 after the first checkpoint: the second run begins there, and nobody can tell afterwards."""
     np.savez(tmp_path / "stripes.npz", images=stripes().images, labels=stripes().labels)

@@ -133,6 +133,7 @@ def is_for_people(path, kind):
     return any((".".join(path) + ".").startswith(prefix + ".") for prefix in FOR_PEOPLE[kind])
 
 
+@pytest.mark.slow
 def test_every_field_of_certificates(folder):
     """A changed field is noticed, or the certificates are right answers to the changed question."""
     honest, stored = manifest_of(folder / "certs"), cc.read_certificates(folder / "certs")
@@ -276,6 +277,7 @@ def is_more_careful(path, forged, honest):
     return isinstance(new, int | float) and new >= old / 2
 
 
+@pytest.mark.slow
 def test_every_field_of_votes(folder):
     honest = manifest_of(folder / "votes")
     refused = noticed = 0
