@@ -15,6 +15,7 @@ from typer.main import get_command
 import costcert as cc
 from costcert.cli import app
 from places import ROOT
+from waiting import HANGS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -174,7 +175,7 @@ def run_example(name, tmp_path, *flags):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
         env={**os.environ, "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
         check=True,
     )

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 import costcert as cc
 import naive
 from strategies import elections, examples, scenes, ties
+from waiting import HANGS
 
 SIZES = [(labels, k) for labels in (2, 3, 4, 5) for k in range(1, labels)]
 
@@ -63,7 +64,7 @@ def smaller(a, b):
 def proved(*claims):
     """Whether the claims cannot all hold."""
     solver = z3.Solver()
-    solver.set("timeout", 60_000)
+    solver.set("timeout", HANGS * 1000)
     solver.add(*claims)
     return solver.check() == z3.unsat
 

@@ -34,6 +34,7 @@ from costcert.reports.published import published
 from costcert.reports.results import ByClass, Results
 from costcert.reports.style import defender_title, looks
 from places import TESTS
+from waiting import HANGS
 
 DEFENDERS = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -437,7 +438,7 @@ def test_same_results_same_bytes_in_another_process(tmp_path, small):
         [sys.executable, "-c", script, MODULES, str(tmp_path / "other")],
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "77", "SOURCE_DATE_EPOCH": ""},
-        timeout=120,
+        timeout=HANGS,
     )
     paths = write_figures(small, tmp_path / "here")
     assert [path.name for path in paths] == [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")]
@@ -461,7 +462,7 @@ def test_pyplot_is_never_imported():
         "[t.svg(each) for each in t.figures(t.made_up(by_class=True)).values()]; "
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script, MODULES], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script, MODULES], check=True, timeout=HANGS)
 
 
 def test_pdf_embeds_truetype_and_has_no_date(tmp_path):
