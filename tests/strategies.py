@@ -105,6 +105,14 @@ def ablation(families):
     return made[0] if len(made) == 1 else cc.Pooled(*made)
 
 
+def placed(scene, corners):
+    """The pixels that the scene's patches cover with their top left corners there."""
+    top, left = min(y for y, _ in scene.pixels), min(x for _, x in scene.pixels)
+    return frozenset(
+        (y - top + int(down), x - left + int(right)) for down, right in corners for y, x in scene.pixels
+    )
+
+
 @st.composite
 def families(draw, image_size, kinds=("columns", "rows", "blocks")):
     """One family of mutants that fits the image."""

@@ -17,6 +17,7 @@ from strategies import (
     examples,
     long_elections,
     patches,
+    placed,
     scenes,
     soft_elections,
     ties,
@@ -210,12 +211,6 @@ def test_bounds_meet_when_all_is_known(election, ties):
     certs = cc.certify(votes, patches=[patch], defenders=["costcert"], ties=ties)
     assert found.min_k_low.tolist() == found.min_k_high.tolist() == certs.min_k("costcert", patch).tolist()
     assert found.rank_low.tolist() == found.rank_high.tolist() == certs.rank("costcert", patch).tolist()
-
-
-def placed(scene, corners):
-    """The pixels of the scene's patches with their top left corners there."""
-    top, left = min(y for y, _ in scene.pixels), min(x for _, x in scene.pixels)
-    return frozenset((y - top + down, x - left + right) for down, right in corners for y, x in scene.pixels)
 
 
 @settings(max_examples=examples(500))

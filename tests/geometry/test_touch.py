@@ -13,7 +13,7 @@ import naive
 from costcert.errors import GeometryError
 from costcert.geometry import bitsets, unions
 from costcert.geometry.touch import touched
-from strategies import Scene, examples, families, scenes
+from strategies import Scene, examples, families, placed, scenes
 
 AT_224 = (224, 224)
 
@@ -22,14 +22,6 @@ def cases(scene):
     """The library's T_p as frozensets, in its order."""
     walk = touched(scene.ablation, scene.patch, scene.image_size)
     return walk, [frozenset(np.flatnonzero(mask).tolist()) for mask in walk.sets()]
-
-
-def placed(scene, corners):
-    """The pixels of the scene's patches with their top left corners there."""
-    top, left = min(y for y, _ in scene.pixels), min(x for _, x in scene.pixels)
-    return frozenset(
-        (y - top + int(down), x - left + int(right)) for down, right in corners for y, x in scene.pixels
-    )
 
 
 @settings(max_examples=examples(800))
