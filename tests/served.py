@@ -1,11 +1,11 @@
 """The service on a free port of this machine, for tests that speak HTTP."""
 
 import threading
+import time
 from contextlib import contextmanager
 
 from costcert.explorer.service import create_app
 from costcert.explorer.serving import address, listening, server
-from waiting import HANGS, wait_until
 
 
 @contextmanager
@@ -16,12 +16,15 @@ def running(app):
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     try:
-        wait_until(lambda: serving.started or not thread.is_alive())
-        assert serving.started, "the service did not start"
+        end = time.monotonic() + 20
+        while not serving.started:
+            assert thread.is_alive(), "the service did not start"
+            assert time.monotonic() < end, "the service did not start in 20 s"
+            time.sleep(0.01)
         yield address(socket, "127.0.0.1")
     finally:
         serving.should_exit = True
-        thread.join(HANGS)
+        thread.join(20)
         socket.close()
 
 
