@@ -1,31 +1,24 @@
-"""Small random worlds: an image, mutants, a patch and votes, each for the library and for its naive twin.
-
-Importing this file fixes the seeds, so that every run of the tests sees the same worlds.
-"""
+"""Small random worlds: an image, mutants, a patch and votes, each for the library and for its naive twin."""
 
 from functools import cached_property
 from random import Random
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 
 import costcert as cc
 import naive
 
-settings.register_profile(
-    "fixed",
-    derandomize=True,
-    deadline=None,
-    database=None,
-    max_examples=300,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
-settings.load_profile("fixed")
-
 TIES = ("against", "lowest")
 ties = st.sampled_from(TIES)
 few = st.integers(2, 4)
+
+
+def examples(count):
+    """The number of examples for a test that takes `count` in the profile `ci`, scaled to the current one."""
+    scaled = count * settings.default.max_examples // settings.get_profile("ci").max_examples
+    return max(scaled, min(count, 5))
 
 
 class Scene:
@@ -110,6 +103,14 @@ def ablation(families):
     kinds = {"columns": cc.Columns, "rows": cc.Rows, "blocks": cc.Blocks}
     made = [kinds[f.kind](f.width, stride=f.stride, wrap=f.wrap, span=f.span) for f in families]
     return made[0] if len(made) == 1 else cc.Pooled(*made)
+
+
+def placed(scene, corners):
+    """The pixels that the scene's patches cover with their top left corners there."""
+    top, left = min(y for y, _ in scene.pixels), min(x for _, x in scene.pixels)
+    return frozenset(
+        (y - top + int(down), x - left + int(right)) for down, right in corners for y, x in scene.pixels
+    )
 
 
 @st.composite

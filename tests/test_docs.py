@@ -15,6 +15,7 @@ from typer.main import get_command
 import costcert as cc
 from costcert.cli import app
 from places import ROOT
+from waiting import HANGS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -173,7 +174,7 @@ def run_example(name, tmp_path, *flags):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
         env={**os.environ, "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
         check=True,
     )
@@ -187,6 +188,7 @@ def test_quickstart_needs_no_torch(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_demo_model_certifies_and_shows_an_attack(tmp_path):
     if not installed("torch"):
         pytest.skip("examples/demo_model.py needs torch")
@@ -228,6 +230,7 @@ def resizing():
     return script(ROOT / "docs" / "resizing.py")
 
 
+@pytest.mark.slow
 def test_what_resizing_does_is_as_the_page_says():
     printed = "\n".join(resizing().rows())
     page = (ROOT / "docs" / "soundness.md").read_text(encoding="utf-8")

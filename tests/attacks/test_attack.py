@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.resources import files
 
 import numpy as np
@@ -30,6 +29,7 @@ from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
 from costcert.models.loading import load_model
 from tiny import Leaky, Tiny, greys, pictures
+from waiting import HANGS, wait_until
 
 ABLATION = "columns:2"
 QUICK = Effort(places=4, restarts=2, steps=10, random=4)
@@ -324,6 +324,7 @@ def test_a_stopped_run_continues_and_ends_like_an_undisturbed_one(model, tmp_pat
     assert len(calls) == 6
 
 
+@pytest.mark.slow
 def test_a_killed_process_keeps_what_it_finished(tmp_path):
     out = tmp_path / "out"
     ask = [sys.executable, "-m", "costcert", "attack", "--model", str(files("costcert") / "sample" / "model")]
@@ -334,16 +335,13 @@ def test_a_killed_process_keeps_what_it_finished(tmp_path):
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
     }
-    process = subprocess.Popen(ask, **how)
-    deadline = time.monotonic() + 120
-    while not (out / "shard-00001.parquet").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with subprocess.Popen(ask, **how) as process:
+        wait_until((out / "shard-00001.parquet").exists, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
     done = {path.name: path.stat().st_mtime_ns for path in out.glob("shard-*.parquet")}
     assert 2 <= len(done) < 8
-    again = subprocess.run(ask, timeout=240, check=True, **how)
+    again = subprocess.run(ask, timeout=HANGS, check=True, **how)
     assert b"8 images" in again.stdout
     now = {path.name: path.stat().st_mtime_ns for path in out.glob("shard-*.parquet")}
     assert len(now) == 8

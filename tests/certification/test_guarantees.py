@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 
 import costcert as cc
 import naive
-from strategies import TIES, Election, Scene, elections, long_elections, patches, scenes, soft_elections, ties
+from strategies import (
+    TIES,
+    Election,
+    Scene,
+    elections,
+    examples,
+    long_elections,
+    patches,
+    placed,
+    scenes,
+    soft_elections,
+    ties,
+)
 
 small = scenes(largest_side=6, most_touched=7)
 hard_worlds = elections(small, most_images=2)
@@ -201,13 +213,7 @@ def test_bounds_meet_when_all_is_known(election, ties):
     assert found.rank_low.tolist() == found.rank_high.tolist() == certs.rank("costcert", patch).tolist()
 
 
-def placed(scene, corners):
-    """The pixels of the scene's patches with their top left corners there."""
-    top, left = min(y for y, _ in scene.pixels), min(x for _, x in scene.pixels)
-    return frozenset((y - top + down, x - left + right) for down, right in corners for y, x in scene.pixels)
-
-
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data(), large_worlds, ties)
 def test_a_witness_is_an_attack(data, election, ties):
     """Exists exactly if an image is not k-certified: a place, ballots of its T_p, and y0 below position k."""

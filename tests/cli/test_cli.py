@@ -149,6 +149,7 @@ def test_a_subset_of_the_mutants_is_certified_without_voting_again(votes, tmp_pa
     assert cc.read_certificates(tmp_path / "c").to_pandas().equals(expected.to_pandas())
 
 
+@pytest.mark.slow
 def test_soft_votes_and_their_hard_ballots(tmp_path):
     rng = np.random.default_rng(5)
     labels = rng.integers(0, 5, (8, 12, 2))
@@ -164,6 +165,7 @@ def test_soft_votes_and_their_hard_ballots(tmp_path):
         assert cc.read_certificates(out).to_pandas().equals(expected.to_pandas())
 
 
+@pytest.mark.slow
 def test_a_begun_folder_is_continued_and_another_request_refused(votes, tmp_path):
     cc.write_votes(votes, tmp_path / "votes", shard_size=7)
     ask = ["certify", tmp_path / "votes", "--patch", "2", "--out", tmp_path / "certs"]
@@ -180,6 +182,7 @@ def test_a_begun_folder_is_continued_and_another_request_refused(votes, tmp_path
     assert 'its patches is ["square:2"], this run\'s is ["square:1"]' in other.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, stop):
     rng = np.random.default_rng(11)
@@ -260,6 +263,7 @@ def test_out_that_is_a_file_or_cannot_be_written(npz, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_first_call_says_that_it_compiles(npz, tmp_path):
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     first = costcert("certify", npz, *NPZ, "--patch", "2", "--defender", "cbn", **cache)

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="the demo's model needs torch")
 pytest.importorskip("matplotlib", reason="its page needs costcert[report]")
 
 
+@pytest.mark.slow
 def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
     # Brackets would be markup, and spaces part a word in two.
     folder = tmp_path / "my [bold]demo"

@@ -17,6 +17,7 @@ from strategies import (
     Election,
     Scene,
     elections,
+    examples,
     long_elections,
     patches,
     scenes,
@@ -59,7 +60,7 @@ def defined(election, name, ties, sets=None, **more):
     ]
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(elections(scenes()), ties)
 def test_min_k_is_its_definition(election, ties):
     """Every defender gives the min-k of its formula, taken over every place of the patch."""
@@ -79,21 +80,21 @@ def test_soft_min_k_is_its_definition(election, ties):
     assert certified(election, PLAIN, ties) == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(long_elections(), ties)
 def test_long_walks(election, ties):
     """The same on axes of dozens of mutants, where most places cannot beat the worst one so far."""
     assert certified(election, PLAIN, ties) == {name: defined(election, name, ties) for name in PLAIN}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(long_elections(most_classes=5, most_mutants=30), ties)
 def test_long_walks_with_masks(election, ties):
     """The same for windows."""
     assert certified(election, MASKED, ties) == {name: defined(election, name, ties) for name in MASKED}
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(long_elections(soft=True), ties, st.integers(0, 3))
 def test_long_soft_walks(election, ties, tau):
     """The same for soft ballots, on all maximal T_p, with clean ballots that may be off by tau."""
@@ -103,7 +104,7 @@ def test_long_soft_walks(election, ties, tau):
     assert found == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(soft_elections(scenes(largest_side=4), st.integers(2, 9), largest_cap=2**30, most_images=1), ties)
 def test_soft_sums_never_overflow(election, ties):
     """Units of 2**30 a mutant still add up exactly."""
@@ -111,7 +112,7 @@ def test_soft_sums_never_overflow(election, ties):
     assert certified(election, PLAIN, ties) == expected
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(elections(small), ties)
 def test_costcert_is_the_worst_attack(election, ties):
     """CostCert is exact: no attack does worse than min-k, and some attack does just this.
@@ -141,7 +142,7 @@ def test_soft_costcert_is_the_worst_attack(election, ties):
         assert found["drs"][n] >= worst
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(elections(small, st.integers(2, 3), most_images=2), ties)
 def test_masked_defenders_survive_every_attack(election, ties):
     """No rewriting of touched ballots brings the true label below min-k in PatchGuard's own prediction."""
@@ -526,7 +527,7 @@ def test_a_shift_beyond_all_units_certifies_nothing(tau):
     assert found == {name: [4] for name in PLAIN}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data(), elections(small, most_images=4))
 def test_accuracy_counts_every_image(data, election):
     """clean(k) is the share of images with rank ≤ k, certified(k) that with min-k ≤ k, of all images."""
@@ -636,7 +637,7 @@ def scattered_elections(draw):
     return Election(scene, labels, truth, classes)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data(), scattered_elections(), ties)
 def test_masks_where_most_labels_have_few_votes(data, election, ties):
     """The same formulas where nearly every ballot names another label, some of them uncertain."""

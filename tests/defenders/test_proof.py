@@ -12,7 +12,8 @@ from hypothesis import given, settings
 
 import costcert as cc
 import naive
-from strategies import elections, scenes, ties
+from strategies import elections, examples, scenes, ties
+from waiting import HANGS
 
 SIZES = [(labels, k) for labels in (2, 3, 4, 5) for k in range(1, labels)]
 
@@ -63,7 +64,7 @@ def smaller(a, b):
 def proved(*claims):
     """Whether the claims cannot all hold."""
     solver = z3.Solver()
-    solver.set("timeout", 60_000)
+    solver.set("timeout", HANGS * 1000)
     solver.add(*claims)
     return solver.check() == z3.unsat
 
@@ -124,7 +125,7 @@ def test_the_solver_can_say_no():
     assert not proved(votes.given, z3.Not(votes.affordable(1)), allowed, votes.ahead(attack) >= 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(elections(scenes(largest_side=5), most_images=1), ties)
 def test_the_library_computes_what_was_proved(election, ties):
     """min-k of the library is 1 + the largest k that the proved condition affords at some T_p."""

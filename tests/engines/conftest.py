@@ -45,7 +45,7 @@ def worker_modules(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
 
 
-@pytest.fixture(params=["local", "ray", "slurm"])
+@pytest.fixture(params=["local", *(pytest.param(name, marks=pytest.mark.slow) for name in PACKAGES)])
 def engine(request, worker_modules):
     """The name of an engine that is ready to run."""
     if request.param in PACKAGES:

@@ -132,6 +132,7 @@ def test_the_local_engine_refuses_options_that_it_would_ignore(command, tmp_path
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ARGUMENTS)
 @pytest.mark.parametrize(
     ("engine", "gpus"),
@@ -170,6 +171,7 @@ def test_the_slurm_engine_refuses_a_share_of_a_gpu(tmp_path):
     assert not written(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_path):
     (node,) = cluster.worker_nodes
     (raylet,) = node.all_processes["raylet"]
@@ -193,6 +195,7 @@ def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_pat
     assert 3 <= len(notes(tmp_path)) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["slurm"], indirect=True)
 def test_a_job_that_dies_is_replaced_for_its_missing_shards(engine, tmp_path):
     def on_done(shard):
@@ -213,6 +216,7 @@ def test_a_job_that_dies_is_replaced_for_its_missing_shards(engine, tmp_path):
     assert 3 <= len(notes(tmp_path)) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
 def test_a_shard_that_kills_every_worker_ends_the_run(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(f"costcert.engines.on_{engine}.MAX_ATTEMPTS", 2)
@@ -242,6 +246,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
 def test_a_killed_driver_can_be_started_again(engine, tmp_path):
     """The driver starts its own cluster; the second run completes its shards and leaves them as they were."""
@@ -259,6 +264,7 @@ def test_a_killed_driver_can_be_started_again(engine, tmp_path):
     assert before.items() <= modified(tmp_path).items()
 
 
+@pytest.mark.slow
 def test_certificates_are_the_same_with_every_engine(tmp_path):
     rng = np.random.default_rng(0)
     votes = cc.Votes(
@@ -331,6 +337,7 @@ def attacked_here(tmp_path_factory):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_ranks_attack_like_one_process(attacked_here, tmp_path):
     ranks = []
     for rank in (1, 0):
@@ -345,6 +352,7 @@ def test_ranks_attack_like_one_process(attacked_here, tmp_path):
     assert contents(tmp_path / "out") == contents(attacked_here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ray", "slurm"], indirect=True)
 @pytest.mark.filterwarnings("ignore")
 def test_an_attack_is_the_same_with_every_engine(engine, attacked_here, tmp_path):
@@ -371,6 +379,7 @@ class LeakyJob(AttackJob):
         return Campaign(Leaky(), greys(), "square:4", 1, self.request.asked.out, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_false_certificate_ends_every_engine_with_3(tmp_path, worker_modules, monkeypatch):
     monkeypatch.setattr("costcert.cli.attack.AttackJob", LeakyJob)

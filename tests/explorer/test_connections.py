@@ -106,6 +106,7 @@ def files(wanted):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_hundreds_of_slow_clients_do_not_block_others(session):
     """No deadline is reached here: the oldest connections are closed for new ones."""
     limits = Limits(idle=10 * LONG, seconds=10 * LONG)
@@ -206,6 +207,7 @@ def large():
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["Accept: */*", "Connection: close"])
 def test_an_answer_that_is_not_fetched_is_dropped(large, field):
     large.state.limits = Limits(idle=0.3, seconds=0.3)
@@ -213,6 +215,7 @@ def test_an_answer_that_is_not_fetched_is_dropped(large, field):
         wait_until(lambda: refuses(slow))
 
 
+@pytest.mark.slow
 def test_a_large_answer_may_be_fetched_slowly(large):
     large.state.limits = Limits(idle=0.3, seconds=10 * LONG)
     with running(large) as where, answering(where, head(where, "GET /large") + b"\r\n") as slow:

@@ -310,6 +310,7 @@ def drag_to(page, top, left):
     page.evaluate("new Promise(requestAnimationFrame)")
 
 
+@pytest.mark.slow
 def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
     # Chromium warns about canvases that are read often, as this test does.
     page = visit(address, complaints=["willReadFrequently"])
@@ -350,6 +351,7 @@ def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
         assert lit == sorted(touched_set)
 
 
+@pytest.mark.slow
 def test_the_worst_place_reaches_the_certificate(page, votes):
     row = votes.image_ids.tolist().index(state(page, "image"))
     drag_to(page, 0, 0)
@@ -374,6 +376,7 @@ def shown_accuracy(page):
     return {key.get_attribute("data-defender"): key.locator("b").inner_text() for key in keys}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_sliders_move_everything(page, votes, kind):
     chosen = votes if kind == "soft" else votes.hard()
@@ -405,6 +408,7 @@ def test_sliders_move_everything(page, votes, kind):
         assert sum(added for *_, added in bars) == pytest.approx(num_touched, abs=0.02)
 
 
+@pytest.mark.slow
 def test_stickers_need_not_be_square(page, votes):
     page.uncheck("#square")
     slide(page, "size", 9)
@@ -426,6 +430,7 @@ def shown_images(page):
     return [ids[int(card.get_attribute("data-row"))] for card in page.locator("#cards button").all()]
 
 
+@pytest.mark.slow
 def test_the_gallery_filters_and_sorts(page, votes):
     side, k = state(page, "width"), 2
     slide(page, "k", k)
@@ -453,6 +458,7 @@ def test_the_gallery_filters_and_sorts(page, votes):
     assert badges == min_k[order].tolist()
 
 
+@pytest.mark.slow
 def test_a_click_opens_an_image(page, votes):
     card = page.locator("#cards button").nth(9)
     card.click()
@@ -465,6 +471,7 @@ def test_a_click_opens_an_image(page, votes):
     assert page.evaluate(loaded) == 32
 
 
+@pytest.mark.slow
 def test_another_label_can_be_chosen(page, votes):
     row = votes.image_ids.tolist().index(state(page, "image"))
     for label in range(6):
@@ -483,6 +490,7 @@ def test_another_label_can_be_chosen(page, votes):
         }
 
 
+@pytest.mark.slow
 def test_an_uploaded_picture(page, deployed):
     pixels, content = picture(size=(80, 60))
     page.set_input_files("#upload", files=[{"name": "mine.png", "mimeType": "image/png", "buffer": content}])
@@ -510,6 +518,7 @@ def test_an_uploaded_picture(page, deployed):
     assert table["costcert"][1] == table["costcert"][2]
 
 
+@pytest.mark.slow
 def test_an_unreadable_picture_is_reported(visit, address):
     # A browser logs every answer that is not a success.
     page = visit(address, complaints=["status of 422"])
@@ -520,6 +529,7 @@ def test_an_unreadable_picture_is_reported(visit, address):
     assert "not a picture that can be read" in page.locator("#trouble").inner_text()
 
 
+@pytest.mark.slow
 def test_keys_do_everything_that_the_mouse_does(page, votes):
     sticker = page.locator("#sticker")
     for _ in range(200):
@@ -554,6 +564,7 @@ def test_keys_do_everything_that_the_mouse_does(page, votes):
     until(page, f"costcert.state.image === {votes.image_ids[4].tolist()!r}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 820, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits(visit, address, width, scheme):
@@ -611,6 +622,7 @@ TIMED_DRAWS = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_dragging_is_fast(visit):
     """224 mutants, 1000 classes: a movement takes a few milliseconds, which is measured in sorts."""
     votes = imagenet_votes(20, seed=2)
@@ -628,6 +640,7 @@ def test_dragging_is_fast(visit):
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ablation", "image_size"),
     [
@@ -663,6 +676,7 @@ def shown_defenders_or_dashes(page):
     return table
 
 
+@pytest.mark.slow
 def test_certificates_are_shown_as_they_were_made(visit, votes):
     """With other ties and distrusted ballots than by default."""
     rng = np.random.default_rng(8)
@@ -694,6 +708,7 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
             assert shown["costcert"][1] == shown["costcert"][2]
 
 
+@pytest.mark.slow
 def test_it_prompts_for_the_token(visit, session):
     with served(session, access=Access(token="open sesame!")) as where:
         page = visit(f"{where}#token=open%20sesame!")

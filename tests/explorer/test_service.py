@@ -39,6 +39,7 @@ from costcert.explorer.session import Session
 from costcert.votes.adaptive import StoppingRule
 from places import ROOT, TESTS
 from served import LONG, PNG, connect, half_body, imagenet_votes, picture, served, wait_until
+from strategies import examples
 from tiny import Tiny, pictures
 
 SOFT = cc.Soft(0.2, 2)
@@ -85,7 +86,7 @@ def test_it_is_alive(client):
     }
 
 
-@pytest.mark.parametrize("soft", [None, SOFT], ids=["hard", "soft"])
+@pytest.mark.parametrize("soft", [None, pytest.param(SOFT, marks=pytest.mark.slow)], ids=["hard", "soft"])
 def test_partial_votes_are_answered_as_the_library_answers(soft):
     """Mutants that adaptive voting did not evaluate are the attacker's, for the true label and any other."""
     rule = StoppingRule.parse([2], [1], Tiny.image_size)
@@ -566,6 +567,7 @@ def test_the_schema_lists_all_routes(client):
     assert all("429" in each["responses"] for path in schema["paths"].values() for each in path.values())
 
 
+@pytest.mark.slow
 def test_answers_fit_the_schema(session):
     """Schemathesis generates requests, valid and invalid, and compares the answers with the schema."""
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
@@ -579,13 +581,7 @@ def test_answers_fit_the_schema(session):
         operation = result.ok()
 
         @given(case=operation.as_strategy())
-        @settings(
-            max_examples=40,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
+        @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
         def check(case):
             case.headers = {**(case.headers or {}), "host": "localhost"}
             answer = case.call()

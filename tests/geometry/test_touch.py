@@ -13,7 +13,7 @@ import naive
 from costcert.errors import GeometryError
 from costcert.geometry import bitsets, unions
 from costcert.geometry.touch import touched
-from strategies import Scene, families, scenes
+from strategies import Scene, examples, families, placed, scenes
 
 AT_224 = (224, 224)
 
@@ -24,15 +24,7 @@ def touched_sets(scene):
     return walk, [frozenset(np.flatnonzero(mask).tolist()) for mask in walk.sets()]
 
 
-def placed(scene, corners):
-    """The pixels of the scene's patches with their top left corners there."""
-    top, left = min(y for y, _ in scene.pixels), min(x for _, x in scene.pixels)
-    return frozenset(
-        (y - top + int(down), x - left + int(right)) for down, right in corners for y, x in scene.pixels
-    )
-
-
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 @given(scenes())
 def test_walks_hold_the_maximal_touched_sets(scene):
     """Every distinct T_p that lies in no other, each once: an antichain, and nothing is lost."""
@@ -92,7 +84,7 @@ def test_places_between_two_pooled_blocks_are_dropped():
     assert set(touched_sets(scene)[1]) == {frozenset({0}), frozenset({1})}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), st.integers(65, 150))
 def test_more_mutants_than_bits_in_a_word(data, width):
     """The same on axes so long that a set takes several words."""
@@ -104,7 +96,7 @@ def test_more_mutants_than_bits_in_a_word(data, width):
     assert set(touched_sets(scene)[1]) == set(scene.windows)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.integers(65, 80), st.integers(1, 9), st.integers(1, 3))
 def test_two_patches_on_a_long_axis(width, kept, side):
     """Unions of two, where sets take several words."""
@@ -185,7 +177,7 @@ def crowded_scenes(draw):
     return Scene((height, width), chosen, cc.Several(cc.Shape(mask), times), naive.shape(mask), times)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(crowded_scenes())
 def test_touched_sets_of_several_patches_are_the_maximal_unions(scene):
     """Every maximal union once, each with places that touch exactly those mutants."""
@@ -209,7 +201,7 @@ def as_sets(words, size):
     return [frozenset(np.flatnonzero(row).tolist()) for row in bitsets.unpack(words, size)]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.lists(st.frozensets(st.integers(0, 11), max_size=7), min_size=1, max_size=12),
     st.integers(1, 4),

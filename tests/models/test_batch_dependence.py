@@ -258,9 +258,9 @@ def test_shipped_models_pass(name):
     [
         ("vit_tiny_patch16_224", "drop-tokens"),
         ("vit_tiny_patch16_224", "zero"),
-        ("resnet50", "black"),
+        pytest.param("resnet50", "black", marks=pytest.mark.slow),
         ("resnet18", "crop"),
-        ("efficientnet_b0", "mean"),
+        pytest.param("efficientnet_b0", "mean", marks=pytest.mark.slow),
     ],
 )
 def test_deep_networks_of_timm_pass(name, hide):

@@ -16,6 +16,7 @@ from costcert.errors import CostcertError
 from costcert.models.loading import load_model
 from costcert.models.onnx_external import external_files
 from costcert.store.locations import locate
+from strategies import examples
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
 REGIONS = cc.Columns(4, stride=4).regions((8, 8))
@@ -253,7 +254,7 @@ def file(tmp_path_factory):
     return tmp_path_factory.mktemp("onnx") / "m.onnx"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(model=models())
 def test_all_locations_are_found(file, model):
     file.write_bytes(model.SerializeToString())
@@ -268,7 +269,7 @@ def test_a_location_that_is_not_utf8_is_refused(file):
         external_files(file, file)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(model=models(), data=st.data())
 def test_damaged_files_are_read_or_refused(file, model, data):
     content = bytearray(model.SerializeToString())

@@ -37,6 +37,7 @@ from costcert.reports.published import published
 from costcert.reports.results import ByClass, Results
 from costcert.reports.style import defender_title, looks
 from places import TESTS
+from waiting import HANGS
 
 DEFENDERS = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -338,6 +339,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_odd_results_are_drawn_too(odd):
     results = made_up(by_class=True, **odd)
@@ -370,6 +372,7 @@ def overlaps(boxes):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [COLUMN, PAGE], ids=["column", "page"])
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_tick_label_touches_another_and_no_legend_covers_a_panel(name, width, large):
@@ -384,6 +387,7 @@ def test_no_tick_label_touches_another_and_no_legend_covers_a_panel(name, width,
             assert not legend.get_window_extent(renderer).overlaps(axes.get_window_extent(renderer))
 
 
+@pytest.mark.slow
 def test_a_large_run_makes_small_files(large):
     for name, figure in drawn_figures(large).items():
         assert 2_000 < len(svg(figure).encode()) < 150_000, name
@@ -407,6 +411,7 @@ def test_svg_texts_are_texts_in_any_font(drawn):
     assert set(re.findall(r"'DejaVu Sans'[^;\"]*", text)) == {"'DejaVu Sans', sans-serif"}
 
 
+@pytest.mark.slow
 def test_same_results_same_bytes_in_another_process(tmp_path, small):
     script = (
         "import sys; sys.path[:0] = sys.argv[1].split(','); import test_figures as t; "
@@ -417,7 +422,7 @@ def test_same_results_same_bytes_in_another_process(tmp_path, small):
         [sys.executable, "-c", script, MODULES, str(tmp_path / "other")],
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "77", "SOURCE_DATE_EPOCH": ""},
-        timeout=120,
+        timeout=HANGS,
     )
     paths = write_figures(small, tmp_path / "here")
     assert [path.name for path in paths] == [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")]
@@ -434,13 +439,14 @@ def test_the_users_own_settings_neither_matter_nor_change(small):
         assert matplotlib.rcParams["font.size"] == 20
 
 
+@pytest.mark.slow
 def test_pyplot_is_never_imported():
     script = (
         "import sys; sys.path[:0] = sys.argv[1].split(','); import test_figures as t; "
         "[t.svg(each) for each in t.drawn_figures(t.made_up(by_class=True)).values()]; "
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script, MODULES], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script, MODULES], check=True, timeout=HANGS)
 
 
 def test_pdf_embeds_truetype_and_has_no_date(tmp_path):
@@ -472,6 +478,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, small, t
         as_files(figures(small), tmp_path, ["svg"])
 
 
+@pytest.mark.slow
 def test_of_many_sizes_as_many_as_there_is_room_for():
     figure = accuracy_by_k(made_up(patches=tuple(range(10, 31, 2)), num_classes=3))
     titles = [axes.get_title("left") for axes in figure.axes]

@@ -102,6 +102,7 @@ def test_the_page_says_what_was_certified(run_folder, tmp_path):
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing_from_elsewhere(run_folder, tmp_path):
     out = tmp_path / "report.html"
     ran(
@@ -173,6 +174,7 @@ def test_every_ending_holds_the_same_numbers(run_folder, tmp_path, ending):
         assert (str(share) if ending in ("csv", "json") else percent(share)) in text
 
 
+@pytest.mark.slow
 def test_results_come_back_from_their_file(run_folder, tmp_path):
     out = tmp_path / "mine.json"
     ran(run_folder / "certs", "--out", out, "--name", "my run")
@@ -184,6 +186,7 @@ def test_results_come_back_from_their_file(run_folder, tmp_path):
     assert ran(out, "--out", tmp_path / "again.html").exit_code == 0
 
 
+@pytest.mark.slow
 def test_several_runs_and_the_leaderboard(run_folder, tmp_path):
     both = [run_folder / "certs", run_folder / "soft"]
     out = tmp_path / "both.html"
@@ -234,6 +237,7 @@ def test_the_page_and_the_files_show_the_same_figures_each_drawn_once(run_folder
     assert embedded(out.read_text())[1::2] == files
 
 
+@pytest.mark.slow
 def test_figures_as_files(run_folder, tmp_path):
     out = tmp_path / "r.md"
     result = ran(run_folder / "certs", "--out", out, "--figures", tmp_path / "figures", "--formats", "svg")
@@ -243,6 +247,7 @@ def test_figures_as_files(run_folder, tmp_path):
     assert all(name.endswith(".svg") for name in drawn)
 
 
+@pytest.mark.slow
 def test_names_of_runs_stay_inside_the_folder_of_figures(run_folder, tmp_path):
     both = [run_folder / "certs", run_folder / "soft"]
     names = ["--name", "../../up", "--name", "/etc"]
@@ -347,6 +352,7 @@ def test_votes_of_other_images_are_refused(run_folder, tmp_path):
     assert "their digests differ): pass the votes that were certified" in " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 def test_fifty_thousand_images_fit_into_three_megabytes():
     rng = np.random.default_rng(0)
     votes = cc.Votes(

@@ -21,6 +21,7 @@ def address(run_folder, tmp_path_factory):  # noqa: F811
     return out.as_uri()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_opens_from_disk_and_fits(address, width):
     with opened(address, width=width) as (page, heard):
@@ -52,6 +53,7 @@ def test_it_opens_from_disk_and_fits(address, width):
         assert page.evaluate(outside) == []
 
 
+@pytest.mark.slow
 def test_its_table_is_the_certificates(address, run_folder):  # noqa: F811
     certificates = cc.read_certificates(run_folder / "certs")
     with opened(address) as (page, _):
@@ -66,6 +68,7 @@ def test_its_table_is_the_certificates(address, run_folder):  # noqa: F811
     assert shown == expected
 
 
+@pytest.mark.slow
 def test_it_prints(address):
     with opened(address) as (page, _):
         assert len(page.pdf(format="A4")) > 20_000

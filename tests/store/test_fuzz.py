@@ -26,10 +26,9 @@ from costcert.store.certificates import CertificatesFolder
 from costcert.store.votes import VotesArchive, VotesFolder
 
 WORLD = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
-# The most seconds for one input; a hang would take far longer.
+# The most seconds of computing for one input, whatever else the machine does; a hang would take far longer.
 PATIENCE = 20
-
-
+WORLD = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
 CASES = Counter()
 
 
@@ -41,12 +40,12 @@ def counted():
 
 def refused(work, *args, **more):
     """The error sentence, or None if the input was accepted. Any other exception fails the test."""
-    start, said = time.monotonic(), None
+    start, said = time.process_time(), None
     try:
         work(*args, **more)
     except CostcertError as error:
         said = str(error)
-    assert time.monotonic() - start < PATIENCE
+    assert time.process_time() - start < PATIENCE
     assert said is None or (said.strip() and "\n" not in said)
     CASES["taken" if said is None else "refused"] += 1
     return said

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import urllib.request
 from importlib.resources import files
 from importlib.util import find_spec
@@ -32,6 +31,7 @@ from costcert.store.votes import VotesArchive, VotesFolder
 from costcert.votes.voting import vote
 from places import TESTS
 from tiny import Tiny, pictures
+from waiting import wait_until
 
 fsspec = pytest.importorskip("fsspec", reason="URLs need fsspec")
 HERE = TESTS
@@ -452,6 +452,7 @@ class TestInMemory:
             assert same == tmp_path / "m.onnx"
 
 
+@pytest.mark.slow
 class TestInAStore:
     """The command line with S3."""
 
@@ -500,9 +501,7 @@ class TestInAStore:
         out = s3 / "votes"
         command = [sys.executable, "-c", textwrap.dedent(script), str(out)]
         with subprocess.Popen(command, stderr=subprocess.PIPE) as running:
-            while not list(out.glob("shard-*") if out.exists() else ()):
-                assert running.poll() is None, running.stderr.read()
-                time.sleep(0.05)
+            wait_until(lambda: out.exists() and list(out.glob("shard-*")), running)
             running.send_signal(signal.SIGKILL)
         finished = content(out)
         assert 0 < len(VotesFolder(out).missing()) < 10

@@ -117,6 +117,7 @@ with_workers = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.slow
 @with_workers
 def test_every_image_is_prepared_once_with_and_without_workers(tmp_path, monkeypatch):
     weights = {}
@@ -147,6 +148,7 @@ def test_workers_prepare_the_same_pixels():
         assert label == data.label(index)
 
 
+@pytest.mark.slow
 @with_workers
 def test_an_unreadable_image_is_one_sentence_with_and_without_workers(tmp_path):
     for workers in (0, 2):
@@ -155,6 +157,7 @@ def test_an_unreadable_image_is_one_sentence_with_and_without_workers(tmp_path):
             trainer(tmp_path / str(workers), QUICK, workers=workers).fit(data, None)
 
 
+@pytest.mark.slow
 def test_the_data_of_a_training_are_hashed_once(tmp_path, monkeypatch):
     hashed = []
     monkeypatch.setattr(
@@ -438,6 +441,7 @@ def test_gtsrb_is_not_mirrored_unless_requested():
     assert _recipe(Request(**request, settings={"flip": True}), data).flip
 
 
+@pytest.mark.slow
 def test_the_demo_prints_a_table_that_fits_80_columns(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--limit", "40", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -469,6 +473,7 @@ app(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(tmp_path):
     """SIGKILL in the third epoch: the second run starts from the checkpoint of the second epoch."""
     np.savez(tmp_path / "stripes.npz", images=stripes().images, labels=stripes().labels)

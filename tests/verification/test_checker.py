@@ -32,7 +32,7 @@ from costcert.verification import checker as check
 from costcert.verification import digests as chain
 from costcert.votes.voting import vote
 from sealing import classifier_with, resealed
-from strategies import elections, scenes, soft_elections, ties
+from strategies import elections, examples, scenes, soft_elections, ties
 from tiny import Tiny, pictures
 
 HARD = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
@@ -110,7 +110,7 @@ def test_it_agrees_with_the_library(election, ties, tau):
             assert found == expected, defender
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(elections(scenes()) | soft_elections(scenes()), ties, st.randoms(use_true_random=False))
 def test_it_agrees_with_the_library_where_mutants_are_uncertain(election, ties, rng):
     votes = election.votes()
@@ -146,7 +146,7 @@ def test_a_margin_of_just_epsilon_is_uncertain(epsilon):
         assert question.answer(row, "costcert", "square:1") == (1, min_k)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(elections(scenes()), ties)
 def test_it_agrees_with_the_definitions(election, ties):
     scene, classes = election.scene, election.num_classes
@@ -403,6 +403,7 @@ def test_a_changed_cell_of_an_export_is_named(folders, ending):
     assert costcert(*ask, "--all").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_changed_accuracy_of_an_export_is_named(folders):
     path = folders / "certs.json"
     assert costcert("certify", folders / "votes", "-p", "1,2", "-o", path).exit_code == 0
@@ -615,6 +616,7 @@ def test_threads_and_shards_do_not_change_a_certificate(monkeypatch, soft):
         assert found.to_pandas().equals(expected), (threads, step)
 
 
+@pytest.mark.slow
 def test_one_core_and_two_write_the_same_bytes(tmp_path):
     if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs a system with two cores, and with a way to use one of them")

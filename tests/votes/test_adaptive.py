@@ -14,6 +14,7 @@ from costcert.errors import CostcertError, VotesError
 from costcert.models.classifier import Soft
 from costcert.votes.adaptive import StoppingRule, schedule
 from costcert.votes.voting import vote
+from strategies import examples
 from tiny import Tiny, pictures
 
 
@@ -27,7 +28,7 @@ def test_every_mutant_is_scheduled_once(mutants):
     assert not gaps or max(gaps) <= 2 * min(gaps)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.integers(0, 10**6),
     st.lists(st.integers(1, 4), min_size=1, max_size=2, unique=True),

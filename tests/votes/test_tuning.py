@@ -41,6 +41,7 @@ def election(count=300, seed=0, *, temperature=1.0, wrong_border=5):
     ), logits
 
 
+@pytest.mark.slow
 def test_mutants_that_vote_at_random_are_left_out():
     votes, _ = election()
     found = tune(votes, [2, 4], k=[1, 2])
@@ -117,6 +118,7 @@ def test_tempering_never_gives_more_than_the_cap(cap, power, random):
     assert (np.diff(tempered.units[0, 0][np.argsort(units)]) >= 0).all()
 
 
+@pytest.mark.slow
 def test_vote_and_certify_read_the_choice(tmp_path):
     runner = CliRunner()
     votes, _ = election(80)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from costcert.votes import collector
 from costcert.votes.voting import vote
 from places import TESTS
 from tiny import Tiny, pictures
+from waiting import wait_until
 
 ABLATION = "columns:3+rows:2"
 SOFT = Soft(0.5, 2, cap=1000)
@@ -154,11 +154,7 @@ def test_a_killed_run_resumes(tmp_path):
     out = tmp_path / "votes"
     script = textwrap.dedent(RUN).format(tests=str(TESTS), out=str(out))
     with subprocess.Popen([sys.executable, "-c", script]) as running:
-        deadline = time.monotonic() + 60
-        while len(shards(out)) < 3:
-            assert time.monotonic() < deadline
-            assert running.poll() is None
-            time.sleep(0.005)
+        wait_until(lambda: len(shards(out)) >= 3, running)
         running.send_signal(signal.SIGKILL)
     assert running.returncode == -signal.SIGKILL
     done = {path: path.stat().st_mtime_ns for path in out.glob("shard-*.parquet")}
