@@ -27,7 +27,7 @@ from costcert.votes.probe import SAFETY
 from costcert.votes.table import Votes
 
 if TYPE_CHECKING:
-    from costcert.cli.check import Request
+    from costcert.cli.check import CheckOptions
     from costcert.verification.stored import Row
 
 
@@ -38,7 +38,7 @@ class Replay:
         manifest: of the votes.
     """
 
-    def __init__(self, request: Request, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, request: CheckOptions, manifest: Mapping[str, Any]) -> None:
         self._request, self._manifest = request, manifest
         self._made: Mapping[str, Any] = manifest["made"]
         self._classifier = classifier_of(manifest, str(request.votes or request.certificates))
