@@ -13,12 +13,12 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import costcert as cc
+from command_line import invoke
 from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
-from costcert.cli import app, engine_options, vote
+from costcert.cli import engine_options, vote
 from costcert.cli.attack import AttackJob
 from costcert.cli.engine_options import EngineOptions
 from costcert.engines import Resources, find_engine, on_slurm
@@ -113,23 +113,28 @@ def test_ranks_share_the_shards(tmp_path, monkeypatch):
 
 
 def test_a_rank_loads_the_model_once_and_hands_on_only_what_was_asked(tmp_path, monkeypatch):
-    loads = []
-    loaded = vote.loaded
-    monkeypatch.setattr(vote, "loaded", lambda request: loads.append(request) or loaded(request))
+    loads, jobs = [], []
+    load_inputs, spread = vote.load_inputs, vote.spread
+    monkeypatch.setattr(vote, "load_inputs", lambda *options: loads.append(options) or load_inputs(*options))
+    monkeypatch.setattr(
+        vote,
+        "spread",
+        lambda engine, job, doing, begin: jobs.append(job) or spread(engine, job, doing, begin=begin),
+    )
     command = ["vote", "--model", "shipped:fashion", "--data", "sample", "--limit", "4", "--shard-size", "1"]
     monkeypatch.setenv("WORLD_SIZE", "2")
     # The first rank waits for the shards of the other.
     for rank in (1, 0):
         monkeypatch.setenv("RANK", str(rank))
-        result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "votes")])
+        result = invoke([*command, "--out", str(tmp_path / "votes")])
         assert result.exit_code == 0, result.output
     assert len(loads) == 2
     assert len(cc.read_votes(tmp_path / "votes")) == 4
-    job = vote.VoteJob(loads[0])
+    job = jobs[0]
     assert job.collector is job.collector
     told = pickle.loads(pickle.dumps(job))
     assert told == job
-    assert vars(told) == {"request": loads[0]}
+    assert vars(told) == {"request": job.request}
 
 
 def test_unknown_engines_and_options():
@@ -150,7 +155,7 @@ WORDS = {
 
 
 def refused(command, out, *words):
-    result = CliRunner().invoke(app, [command, *WORDS[command], "--out", str(out), *words])
+    result = invoke([command, *WORDS[command], "--out", str(out), *words])
     assert result.exit_code == 2, result.output
     assert not out.exists()
     (said,) = result.stderr.splitlines()
@@ -191,8 +196,9 @@ def test_engines_get_what_was_asked_and_one_core_otherwise(tmp_path, monkeypatch
         folder, num_images = tmp_path / "votes", 0
         missing = seal = lambda *_: []
 
-    def resources(*how):
-        engine_options.spread(EngineOptions(*how), None, "voting", begin=Nothing)
+    def resources(engine="local", workers=None, cpus=None, gpus=None):
+        requested = EngineOptions(engine=engine, workers=workers, cpus=cpus, gpus=gpus)
+        engine_options.spread(requested, None, "voting", begin=Nothing)
         return (heard[-1].workers, heard[-1].cpus, heard[-1].gpus)
 
     assert resources() == resources("ray") == resources("slurm") == (None, 1, 0)
@@ -320,7 +326,7 @@ def test_certificates_are_the_same_by_every_engine(tmp_path):
     def certified(name, *words):
         out = tmp_path / name
         command = ["certify", str(tmp_path / "votes"), "--patch", "2,4", "--out", str(out), *words]
-        result = CliRunner().invoke(app, command)
+        result = invoke(command)
         assert result.exit_code == 0, result.output
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
@@ -351,7 +357,7 @@ def attacking(out, *more):
 
 
 def attacked(out, *more):
-    result = CliRunner().invoke(app, attacking(out, *more))
+    result = invoke(attacking(out, *more))
     assert result.exit_code == 0, result.output
     return contents(out)
 
@@ -404,7 +410,7 @@ class LeakyJob(AttackJob):
     def campaign(self):
         about = {"classifier": cc.Deployed(Leaky(), "columns:1").classifier}
         about |= {"effort": Effort(steps=0, random=64), "universal": None, "seed": 0}
-        return Campaign(Leaky(), greys(), "square:4", 1, self.request.asked.out, **about)
+        return Campaign(Leaky(), greys(), "square:4", 1, self.request.out, **about)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -412,7 +418,7 @@ def test_a_false_certificate_ends_every_engine_with_3(tmp_path, monkeypatch):
     monkeypatch.setattr("costcert.cli.attack.AttackJob", LeakyJob)
 
     def falsely(name, *more):
-        result = CliRunner().invoke(app, attacking(tmp_path / name, "--shard-size", "3", *more))
+        result = invoke(attacking(tmp_path / name, "--shard-size", "3", *more))
         assert list((tmp_path / name / "evidence").glob("*/evidence.json"))
         assert result.exit_code == 3, result.output
         return result.stderr

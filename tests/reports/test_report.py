@@ -5,13 +5,12 @@ import re
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("matplotlib", reason="reports need costcert[report]")
 pytest.importorskip("jinja2", reason="reports need costcert[report]")
 
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.reports import summary
 from costcert.reports.examples import choose, examples
 from costcert.reports.page import Run, page
@@ -68,9 +67,7 @@ def run_folder(tmp_path_factory):
 
 
 def ran(*words):
-    result = CliRunner().invoke(app, ["report", *map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return invoke(["report", *map(str, words)])
 
 
 def percent(share):

@@ -43,10 +43,10 @@ VOTE = f"""
 """
 COMMAND = """
     import sys
-    from costcert.cli import app
+    from costcert.cli import main
     {imports}
     print("ready", flush=True)
-    app(sys.argv[1:])
+    main(sys.argv[1:])
 """
 CERTIFY = COMMAND.format(imports="import costcert.cli.certify, costcert.defenders.kernels")
 REPORT = COMMAND.format(imports="import costcert.cli.report")
@@ -362,10 +362,12 @@ def test_a_folder_nobody_may_write_to(tmp_path):
 
 
 # One process, in which the disk of its folder is locked while shard 7 is to be written, and opened again.
-LOCKED = """
+LOCKED = f"""
     import errno, json, os, pathlib, shutil, subprocess, sys
-    from typer.testing import CliRunner
-    from costcert.cli import app
+    sys.path.insert(0, {HERE!r})
+    from command_line import invoke
+"""
+LOCKED += """
     from costcert.store.certificates import CertificatesPlan
 
     how, place, kept, certs, *ask = sys.argv[1:]
@@ -384,7 +386,7 @@ LOCKED = """
         remount("-o", "remount,rw") if how == "mounted" else setattr(pathlib.Path, "replace", replace)
 
     def run(*words):
-        result = CliRunner().invoke(app, words)
+        result = invoke(words)
         return result.exit_code, result.stderr
 
     def locking(plan, certificates, number):

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from costcert.attacks.effort import Effort
 from costcert.cli.engine_options import EngineOptions, spread, wait_until
-from costcert.cli.inputs import InputOptions, load_images, load_inputs
+from costcert.cli.inputs import BallotOptions, ImageOptions, NetworkOptions, load_images, load_inputs
 from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, EFFORT, OUTPUT, RUN, PathOrUrl
 from costcert.engines.base import JobSpec
 from costcert.engines.on_local import rank_and_world_size
@@ -61,7 +61,10 @@ class EffortOptions:
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
-class AttackOptions(InputOptions):
+class AttackOptions:
+    images: ImageOptions
+    network: NetworkOptions
+    ballots: BallotOptions = field(default_factory=BallotOptions)
     patch: Annotated[str, Parameter(alias="-p", help="One patch, spelled as for certify.")]
     k: Annotated[
         int,
@@ -184,7 +187,7 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
 
     network, ballots = options.network, options.ballots
     if options.run is None:
-        model, dataset, ablation, soft = load_inputs(options)
+        model, dataset, ablation, soft = load_inputs(options.images, network, ballots)
         deployed = Deployed(
             model, ablation, defender=options.defender or "costcert", patch=options.patch, soft=soft
         )

@@ -10,13 +10,20 @@ from collections.abc import Callable, Sequence
 from textwrap import indent
 from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter
-from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
+from cyclopts import App, Argument, CycloptsError, Parameter, Token
+from cyclopts.exceptions import (
+    CoercionError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+    ValidationError,
+)
 
 from costcert import __version__
 from costcert.cli import attack, certify, check, demo, explore, report, train, tune, vote
 from costcert.cli.help import PlainHelp
-from costcert.errors import CostcertError
+from costcert.errors import CostcertError, nearest
 
 # In the order of the help: the order in which they are used.
 COMMANDS = {
@@ -52,7 +59,8 @@ app = App(
     help_formatter=PlainHelp(),
     version=f"costcert {__version__}",
     version_flags=("--version",),
-    default_parameter=Parameter(negative=(), show_default=_shown_default),
+    # As everywhere on a command line, the last of several values wins.
+    default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_shown_default),
     exit_on_error=False,
     print_error=False,
     result_action="return_value",
@@ -109,19 +117,35 @@ def _refuse(sentence: str) -> int:
 
 
 def _sentence(error: CycloptsError) -> str:
-    """What is wrong with the words, and where to read more."""
+    """What is wrong with the words of the command line, and where to read more."""
     command = " ".join(("costcert", *(error.command_chain or ())))
-    if isinstance(error, MissingArgumentError) and error.keyword is None:
-        sentence = f"{_missing(error)} is missing"
-    elif isinstance(error, MissingArgumentError):
-        sentence = f"{error.keyword} needs a value"
-    elif isinstance(error, UnusedCliTokensError):
-        sentence = f"cannot read {' '.join(error.unused_tokens or ())!r}"
-    else:
-        error.verbose = False
-        sentence = " ".join(str(error).split()).rstrip(".")
-        sentence = sentence[:1].lower() + sentence[1:]
-    return f"{sentence} (see {command} --help)"
+    return f"{_fault(error)} (see {command} --help)"
+
+
+def _fault(error: CycloptsError) -> str:
+    match error:
+        case MissingArgumentError(keyword=None):
+            return f"{_missing(error)} is missing"
+        case MissingArgumentError():
+            return f"{error.keyword} needs a value"
+        case UnknownOptionError():
+            option = (error.token.keyword or error.token.value).partition("=")[0]
+            known = [name for argument in error.argument_collection for name in argument.names]
+            return f"unknown option {option}{nearest(option, known)}"
+        case UnknownCommandError():
+            (word, *_) = error.unused_tokens or [""]
+            if word.startswith("-"):
+                return f"unknown option {word}{nearest(word, ('--help', '--version'))}"
+            return f"unknown command {word!r}{nearest(word, COMMANDS)}: use one of {', '.join(COMMANDS)}"
+        case UnusedCliTokensError():
+            return f"unexpected argument {(error.unused_tokens or [''])[0]!r}"
+        case CoercionError(token=Token(keyword=str(option), value=value), target_type=type() as expected):
+            kind = {int: "a whole number", float: "a number"}.get(expected, expected.__name__)
+            return f"cannot read {option} {value!r}: expected {kind}"
+        case ValidationError(argument=Argument(name=option, value=number), exception_message=message):
+            return f"{option} {message[:1].lower()}{message[1:].rstrip('.')}, got {number}"
+    error.verbose = False
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _missing(error: MissingArgumentError) -> str:

@@ -132,7 +132,8 @@ def _explain(console: Console, certificates: Certificates, patch: Square) -> Non
         f"[bold]What this means.[/bold] For {100 * (min_k <= 3).mean():.1f} % of these images no "
         f"{patch.side}-pixel square sticker, anywhere, with any pixels, can push the right label out of "
         f"the top 3. That is proved, not just tested. Another {lost} images have the right label in the "
-        "top 3, but some rewriting of the votes a sticker touches would push it out: no promise is made for them."
+        "top 3, but some rewriting of the votes a sticker touches would push it out: no promise is made for "
+        "them."
     )
 
 

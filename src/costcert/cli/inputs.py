@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -96,26 +96,18 @@ class BallotOptions:
     ] = None
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class InputOptions:
-    """What has to be loaded before any mutant is evaluated."""
-
-    images: ImageOptions
-    network: NetworkOptions
-    ballots: BallotOptions = field(default_factory=BallotOptions)
-
-
-def load_inputs(options: InputOptions) -> tuple[Classifier, Dataset, Ablation, Soft | None]:
+def load_inputs(
+    images: ImageOptions, network: NetworkOptions, ballots: BallotOptions
+) -> tuple[Classifier, Dataset, Ablation, Soft | None]:
     """The model, the images, what mutants keep and how soft ballots are made."""
     # What is quick to refuse comes before the model, which takes seconds to load.
-    ablation, soft = _ballots(options.ballots, options.network.model)
-    dataset = load_images(options.images)
-    model = _load_model(options, dataset, ablation)
+    ablation, soft = _requested_or_tuned(ballots, network.model)
+    dataset = load_images(images)
+    model = _load_model(network, ballots.hide, dataset, ablation)
     kept = ablation or model.ablation
     if kept is None:
         raise CostcertError(
-            f"{options.network.model} does not record what mutants keep: pass --ablation, as in columns:19"
+            f"{network.model} does not record what mutants keep: pass --ablation, as in columns:19"
         )
     return model, dataset, kept, soft
 
@@ -135,7 +127,7 @@ def load_images(options: ImageOptions) -> Dataset:
     return dataset if options.ids is None else with_ids(dataset, read_ids(options.ids))
 
 
-def _ballots(options: BallotOptions, model: str) -> tuple[Ablation | None, Soft | None]:
+def _requested_or_tuned(options: BallotOptions, model: str) -> tuple[Ablation | None, Soft | None]:
     """What mutants keep and how soft ballots are made, where the options or a tuning file define it."""
     from costcert.geometry.ablations import parse_ablation
     from costcert.models.shipped import model_folder
@@ -155,12 +147,13 @@ def _ballots(options: BallotOptions, model: str) -> tuple[Ablation | None, Soft 
     return ablation, soft
 
 
-def _load_model(options: InputOptions, dataset: Dataset, ablation: Ablation | None) -> Classifier:
+def _load_model(
+    network: NetworkOptions, hide: str | None, dataset: Dataset, ablation: Ablation | None
+) -> Classifier:
     from costcert.models.loading import load_model
 
     # Labels without class names only give a lower bound on the number of classes.
     known = None if dataset.class_names is None else dataset.num_classes
-    network = options.network
     return load_model(
         network.model,
         checkpoint=network.checkpoint,
@@ -170,7 +163,7 @@ def _load_model(options: InputOptions, dataset: Dataset, ablation: Ablation | No
         image_size=network.image_size,
         mean=None if network.mean is None else parse_channels("--mean", network.mean),
         std=None if network.std is None else parse_channels("--std", network.std),
-        hide=options.ballots.hide,
+        hide=hide,
         ablation=ablation,
         device=network.device,
         batch_size=network.batch_size,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from costcert.cli.engine_options import EngineOptions, spread
-from costcert.cli.inputs import InputOptions, load_inputs
+from costcert.cli.inputs import BallotOptions, ImageOptions, NetworkOptions, load_inputs
 from costcert.cli.options import AT_LEAST_1, BALLOTS, DATA, OUTPUT, PathOrUrl
 from costcert.cli.progress import bar
 from costcert.cli.spellings import parse_ks, parse_list
@@ -33,7 +33,10 @@ EXAMPLES = (
 
 @Parameter(name="*", group=BALLOTS)
 @dataclass(frozen=True, kw_only=True)
-class VoteOptions(InputOptions):
+class VoteOptions:
+    images: ImageOptions
+    network: NetworkOptions
+    ballots: BallotOptions = field(default_factory=BallotOptions)
     adaptive: Annotated[
         bool, Parameter(help="Evaluate mutants of an image only until --patch and --k are decided.")
     ] = False
@@ -69,7 +72,7 @@ def run(options: VoteOptions) -> None:
 
     if options.engine.is_spread:
         return _run_spread(options)
-    model, dataset, ablation, soft = load_inputs(options)
+    model, dataset, ablation, soft = load_inputs(options.images, options.network, options.ballots)
     with bar("voting") as on_progress:
         folder = vote(
             model,
@@ -111,14 +114,15 @@ class VoteJob(JobSpec):
     def collector(self) -> VoteCollector:
         from costcert.votes.collector import VoteCollector
 
-        model, dataset, ablation, soft = load_inputs(self.request)
+        options = self.request
+        model, dataset, ablation, soft = load_inputs(options.images, options.network, options.ballots)
         return VoteCollector(
             model,
             dataset,
             ablation,
             soft=soft,
-            skip_corrupt=self.request.skip_corrupt,
-            until=_stopping_rule(self.request, model),
+            skip_corrupt=options.skip_corrupt,
+            until=_stopping_rule(options, model),
         )
 
     def open(self) -> Callable[[int], None]:

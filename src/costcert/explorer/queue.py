@@ -56,7 +56,7 @@ class WorkQueue:
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._leave))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise LateError from None
 
     def _leave(self) -> None:

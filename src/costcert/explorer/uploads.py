@@ -56,6 +56,6 @@ async def body_of(request: Request, limits: Limits, arriving: Room) -> bytes:
     with arriving:
         try:
             return await asyncio.wait_for(arrive(), limits.seconds)
-        except (asyncio.TimeoutError, ClientDisconnect):
+        except (TimeoutError, ClientDisconnect):
             # Nobody hears the answer to a body that broke off, and it is no fault to write a log about.
             raise LateError from None
