@@ -43,5 +43,5 @@ def invoke(words) -> Result:
 
 def parsed(words):
     """The options of a command, without running it."""
-    _, (options,) = parse([str(word) for word in words])
-    return options
+    _, bound = parse([str(word) for word in words])
+    return bound.arguments["options"]

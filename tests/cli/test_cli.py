@@ -126,6 +126,10 @@ def test_every_option_has_help_and_a_group(command):
         ("vote", "--data is missing (see costcert vote --help)"),
         ("vote --data d --model m", "--out is missing (see costcert vote --help)"),
         ("vote --data d --model m --out", "--out needs a value (see costcert vote --help)"),
+        (
+            "certify votes --pach 2",
+            "unknown option --pach (did you mean '--patch'?) (see costcert certify --help)",
+        ),
         ("certify --patch 2", "VOTES is missing (see costcert certify --help)"),
         ("report", "RUNS is missing (see costcert report --help)"),
         ("explore one two", "unexpected argument 'two' (see costcert explore --help)"),

@@ -6,7 +6,8 @@ Commands import numpy, torch and the like only when they run, so that help is in
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from inspect import BoundArguments
 from textwrap import indent
 from typing import Any
 
@@ -80,12 +81,13 @@ def main(words: Sequence[str] | None = None) -> None:
     sys.exit(_run(sys.argv[1:] if words is None else list(words)))
 
 
-def parse(words: Sequence[str]) -> tuple[Callable[..., int | None], tuple[Any, ...]]:
+def parse(words: Sequence[str]) -> tuple[Callable[..., int | None], BoundArguments]:
     """The function that these words call, and its arguments."""
     if words and words[0] == "train":
         words = [_new_spelling(word) for word in words]
     function, bound, _ = app.parse_args(list(words))
-    return function, bound.args
+    bound.apply_defaults()
+    return function, bound
 
 
 def _new_spelling(word: str) -> str:
@@ -97,7 +99,7 @@ def _run(words: Sequence[str]) -> int:
     """The exit code; what a user can correct is one sentence on the error stream and code 2."""
     try:
         function, arguments = parse(words)
-        return function(*arguments) or 0
+        return function(*arguments.args, **arguments.kwargs) or 0
     except CycloptsError as error:
         return _refuse(_sentence(error))
     except CostcertError as error:
@@ -125,13 +127,16 @@ def _sentence(error: CycloptsError) -> str:
 def _fault(error: CycloptsError) -> str:
     match error:
         case MissingArgumentError(keyword=None):
+            # A misspelled option is the likely reason why another one is missing.
+            unknown = [word for word in error.unused_tokens or () if word.startswith("-")]
+            if unknown:
+                (command,) = error.command_chain or ()
+                return _unknown(unknown[0], app[command].assemble_argument_collection())
             return f"{_missing(error)} is missing"
         case MissingArgumentError():
             return f"{error.keyword} needs a value"
         case UnknownOptionError():
-            option = (error.token.keyword or error.token.value).partition("=")[0]
-            known = [name for argument in error.argument_collection for name in argument.names]
-            return f"unknown option {option}{nearest(option, known)}"
+            return _unknown(error.token.keyword or error.token.value, error.argument_collection)
         case UnknownCommandError():
             (word, *_) = error.unused_tokens or [""]
             if word.startswith("-"):
@@ -146,6 +151,12 @@ def _fault(error: CycloptsError) -> str:
             return f"{option} {message[:1].lower()}{message[1:].rstrip('.')}, got {number}"
     error.verbose = False
     return " ".join(str(error).split()).rstrip(".")
+
+
+def _unknown(word: str, known: Iterable[Argument]) -> str:
+    option = word.partition("=")[0]
+    names = [name for each in known for name in each.names if name.startswith("--")]
+    return f"unknown option {option}{nearest(option, names) if option.startswith('--') else ''}"
 
 
 def _missing(error: MissingArgumentError) -> str:
