@@ -52,7 +52,8 @@ class ExploreOptions:
         None
     )
     limit: Annotated[
-        int | None, Parameter(group=DATA, help="Show only the first images.", validator=AT_LEAST_1)
+        int | None,
+        Parameter(group=DATA, help="Number of images to show, from the first one on.", validator=AT_LEAST_1),
     ] = None
     model: Annotated[
         str | None, Parameter(alias="-m", group=MODEL, help="The model that voted, to try it on new images.")

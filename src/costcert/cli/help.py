@@ -9,7 +9,7 @@ from typing import Any
 from cyclopts.help import HelpEntry, HelpPanel
 
 # Columns of the names; the description of a longer name starts on the next line.
-_NAMES = 26
+_NAMES = 27
 
 # A space at which textwrap does not break a line.
 _UNBROKEN = "\N{NO-BREAK SPACE}"
@@ -32,17 +32,15 @@ class PlainHelp:
         console.print()
 
 
-def _lines(entry: HelpEntry, names: int, width: int) -> Iterator[str]:
+def _lines(entry: HelpEntry, names: int, columns: int) -> Iterator[str]:
     # A positional argument is shown by its name alone, although `--name` is accepted, too.
     labels = [entry.positional_label] if entry.positional_label else entry.display_labels_with_metavar
     label = "  " + ", ".join(labels)
-    description = textwrap.wrap(
-        _description(entry, width - names - 4), width - names - 4, break_on_hyphens=False
-    )
     if len(label) > names + 2:
         yield label
         label = ""
-    for line in description:
+    width = max(columns - names - 4, 20)
+    for line in textwrap.wrap(_description(entry, width), width, break_on_hyphens=False):
         yield f"{label:{names + 4}}{line}".replace(_UNBROKEN, " ")
         label = ""
 

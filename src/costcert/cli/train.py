@@ -96,7 +96,7 @@ class RecipeOptions:
         _setting(
             "margin",
             OPTIMISATION,
-            "Share of the ballots by which that loss wants the true label to lead.",
+            "Lead of the true label, as a share of the ballots, that this loss aims for.",
         ),
     ] = None
     seed: Annotated[int | None, _setting("seed", OPTIMISATION, "Random seed.", AT_LEAST_0)] = None
