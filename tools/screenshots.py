@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from costcert.cli.explore import Request, opened
+from costcert.cli.explore import ExploreOptions, opened
 from costcert.explorer.service import create_app
 from costcert.explorer.serving import address, listening, server
 
@@ -29,7 +29,7 @@ SHOTS = (
 
 
 def main() -> None:
-    session, deployed = opened(Request(demo=True))
+    session, deployed = opened(ExploreOptions(demo=True))
     socket = listening("127.0.0.1", 0)
     running = server(create_app(session, deployed=deployed))
     threading.Thread(target=running.run, kwargs={"sockets": [socket]}, daemon=True).start()

@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from typer.testing import CliRunner
 
 import costcert as cc
 from costcert.attacks.campaign import attack
@@ -23,7 +22,6 @@ from costcert.attacks.placements import Placements, Prices, best_placements
 from costcert.attacks.results import AttackResults
 from costcert.attacks.shard import Shard
 from costcert.attacks.universal import UniversalPatch
-from costcert.cli import app
 from costcert.datasets.arrays import ArrayDataset
 from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
@@ -224,7 +222,7 @@ def on_the_command_line(model, tmp_path, monkeypatch):
     quick = ["--ablation", ABLATION, "--places", "4", "--restarts", "2", "--steps", "10", "--random", "4"]
 
     def invoke(*more):
-        return CliRunner().invoke(app, [*ask, *quick, "--out", str(tmp_path / "out"), *more])
+        return invoke([*ask, *quick, "--out", str(tmp_path / "out"), *more])
 
     return invoke
 
@@ -236,7 +234,7 @@ def test_the_command_shows_what_is_in_the_summary(on_the_command_line, tmp_path)
     assert summary["images"] == 20
     lines = {
         "images as they are": "clean",
-        "random pixels (4 patches an image)": "under_random_patches",
+        "random pixels (4 patches per image)": "under_random_patches",
         "one patch for all (fixed place)": "under_universal_patch",
         "under attack, the worst that was found": "under_attack",
         "certified  ": "certified",

@@ -2,7 +2,9 @@
 
 import json
 import os
+import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,10 +13,11 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import costcert as cc
+from command_line import invoke, parsed
 from costcert.cli import app
+from costcert.cli.commands import COMMANDS
 
 NPZ = ["--ablation", "columns:3", "--classes", "5", "--image-size", "4x12"]
 
@@ -49,23 +52,150 @@ def votes(npz):
     )
 
 
-def test_help_names_the_commands_and_loads_nothing_heavy():
+@pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+def test_help_loads_nothing_heavy(words):
     heavy = ["numba", "pandas", "pyarrow", "numpy", "torch"]
     script = (
         "import sys\n"
-        "from costcert.cli import app\n"
-        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "from costcert.cli import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
         f"print('LOADED', [m for m in {heavy!r} if m in sys.modules])\n"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "certify" in result.stdout
+    assert f"Usage: costcert {' '.join(words[:-1])}" in result.stdout
     assert "LOADED []" in result.stdout
+
+
+def test_help_names_the_commands():
+    shown = invoke(["--help"]).stdout
+    assert re.findall(r"^  ([a-z]+) ", shown, re.MULTILINE) == list(COMMANDS)
+    assert invoke([]).stdout == invoke(["-h"]).stdout == shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_is_grouped_and_fits_80_columns(command):
+    shown = costcert(command, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert "\x1b" not in shown.stdout
+    assert max(len(line) for line in shown.stdout.splitlines()) <= 80
+    # No description is cut, and none is empty.
+    options = re.findall(r"^  (-.*|[A-Z]+)$|^  (?:-.*?|[A-Z]+)  +(.*)", shown.stdout, re.MULTILINE)
+    assert all(name or text for name, text in options)
+    assert "\nOutput\n" in shown.stdout or command in ("check", "explore")
+    assert shown.stdout.rstrip().endswith(COMMANDS[command].EXAMPLES[1].splitlines()[-1].strip())
+
+
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(example, id=example) for command in COMMANDS.values() for example in command.EXAMPLES],
+)
+def test_examples_of_the_help_parse(example):
+    first, *words = shlex.split(example.replace("\\\n", " "))
+    assert first == "costcert"
+    options = parsed(words)
+    for patch in (getattr(options, "patches", None) or getattr(options, "patch", None) or "2").split(","):
+        assert cc.parse_patch(patch)
+
+
+def test_each_command_has_two_examples():
+    for name, command in COMMANDS.items():
+        assert len(command.EXAMPLES) == 2
+        assert all(example.startswith(f"costcert {name}") for example in command.EXAMPLES)
+
+
+def test_help_shows_the_value_of_each_preset():
+    shown = " ".join(invoke(["train", "--help"]).stdout.split())
+    assert "Number of epochs. [default: 10; paper-imagenet, paper-small: 30]" in shown
+    assert "[default: 128; paper-imagenet: 256]" in shown
+    assert "[default: no; paper-imagenet, paper-small: yes]" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_help_and_a_group(command):
+    for argument in app[command].assemble_argument_collection(parse_docstring=False):
+        if not argument.children:
+            assert argument.parameter.help, argument.name
+            assert [group.name for group in argument.parameter.group] not in ([], ["Parameters"]), (
+                argument.name
+            )
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("vote", "--data is missing (see costcert vote --help)"),
+        ("vote --data d --model m", "--out is missing (see costcert vote --help)"),
+        ("vote --data d --model m --out", "--out needs a value (see costcert vote --help)"),
+        (
+            "certify votes --pach 2",
+            "unknown option --pach (did you mean '--patch'?) (see costcert certify --help)",
+        ),
+        ("certify --patch 2", "VOTES is missing (see costcert certify --help)"),
+        ("report", "RUNS is missing (see costcert report --help)"),
+        ("explore one two", "unexpected argument 'two' (see costcert explore --help)"),
+        ("demo --limt 3", "unknown option --limt (did you mean '--limit'?) (see costcert demo --help)"),
+        ("demo --limt=3", "unknown option --limt (did you mean '--limit'?) (see costcert demo --help)"),
+        ("demo --no-limit", "unknown option --no-limit (did you mean '--limit'?) (see costcert demo --help)"),
+        ("demo --limit 0", "--limit must be >= 1, got 0 (see costcert demo --help)"),
+        ("demo --limit few", "cannot read --limit 'few': expected a whole number (see costcert demo --help)"),
+        ("certify v -p 2 --tau -1", "--tau must be >= 0, got -1 (see costcert certify --help)"),
+        (
+            "certify v -p 2 --gpus x",
+            "cannot read --gpus 'x': expected a number (see costcert certify --help)",
+        ),
+        ("explore --port 70000", "--port must be <= 65535, got 70000 (see costcert explore --help)"),
+        ("check certs --all --sample 3", "--all and --sample both choose images: pass one of them"),
+        ("--verison", "unknown option --verison (did you mean '--version'?) (see costcert --help)"),
+        (
+            "vot",
+            "unknown command 'vot' (did you mean 'vote'?): use one of demo, train, vote, tune, certify, "
+            "report, attack, check, explore (see costcert --help)",
+        ),
+    ],
+)
+def test_words_that_cannot_be_read_get_one_sentence_and_exit_2(line, sentence):
+    result = invoke(line.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"costcert: {sentence}\n"
+
+
+def test_the_last_of_several_values_counts_and_lists_are_collected():
+    options = parsed(["vote", "-m", "m", "--data", "d", "-oa", "--out=b", "--limit", "3", "--limit", "4"])
+    assert (str(options.out), options.images.limit) == ("b", 4)
+    options = parsed(["report", "a", "--name", "x", "b", "--name", "y", "--votes", "v", "--votes", "w"])
+    assert [str(path) for path in options.runs] == ["a", "b"]
+    assert options.names == ("x", "y")
+    assert [str(path) for path in options.votes] == ["v", "w"]
+
+
+def test_a_token_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("COSTCERT_TOKEN", "a long secret")
+    assert parsed(["explore", "--demo"]).token == "a long secret"
+    assert parsed(["explore", "--demo", "--token", "another one"]).token == "another one"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_can_be_sent_to_another_process(command):
+    example = shlex.split(COMMANDS[command].EXAMPLES[1].replace("\\\n", " "))[1:]
+    options = parsed(example)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize("out", [[], ["--out", "certs.csv"]])
+def test_an_engine_without_a_folder_is_refused(npz, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(["certify", npz, *NPZ, "--patch", "2", "--engine", "ray", *out])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "costcert: --engine ray makes the shards of a folder: pass one with --out, or leave --engine out\n"
+    )
+    assert not (tmp_path / "certs.csv").exists()
 
 
 def test_certifying_imports_no_deep_learning_library(npz):
     script = (
-        "import sys\nfrom costcert.cli import app\n"
-        f"try:\n    app(['certify', {str(npz)!r}, '--patch', '2', *{NPZ!r}])\nexcept SystemExit:\n    pass\n"
+        "import sys\nfrom costcert.cli import main\n"
+        f"try:\n    main(['certify', {str(npz)!r}, '--patch', '2', *{NPZ!r}])\nexcept SystemExit:\n    pass\n"
         "print('LOADED', [m for m in ('torch', 'torchvision', 'timm') if m in sys.modules])\n"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -204,7 +334,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, stop):
     assert done
     if stop == signal.SIGINT and running.returncode != 0:
         assert running.returncode == 130
-        assert "what was finished is kept" in said
+        assert "finished work is kept" in said
         assert "Traceback" not in said
     subprocess.run(ask, check=True, capture_output=True)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
@@ -242,7 +372,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, stop):
 def test_bad_input_gets_one_sentence_exit_2_and_writes_nothing(npz, tmp_path, monkeypatch, args, says):
     (tmp_path / "text.npz").write_text("not an archive")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["certify", *args, "--out", "certs"])
+    result = invoke(["certify", *args, "--out", "certs"])
     assert result.exit_code == 2, result.output
     assert says in result.stderr
     assert result.stderr.startswith("costcert: ")

@@ -4,9 +4,8 @@ import re
 import shlex
 
 import pytest
-from typer.testing import CliRunner
 
-from costcert.cli import app
+from command_line import invoke
 
 pytest.importorskip("torch", reason="the demo's model needs torch")
 pytest.importorskip("matplotlib", reason="its page needs costcert[report]")
@@ -16,7 +15,7 @@ pytest.importorskip("matplotlib", reason="its page needs costcert[report]")
 def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
     # Brackets would be markup, and spaces part a word in two.
     folder = tmp_path / "my [bold]demo"
-    result = CliRunner().invoke(app, ["demo", "--limit", "20", "--out", str(folder)])
+    result = invoke(["demo", "--limit", "20", "--out", str(folder)])
     assert result.exit_code == 0, result.output
     assert "costcert-demo" not in result.stdout
     page = (folder / "report.html").read_text()
@@ -27,6 +26,6 @@ def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
     assert shlex.split(explore) == [str(folder / "votes")]
     # What it suggests can be typed as it stands.
     (certify,) = re.findall(r"^ *costcert (certify .+)$", result.stdout, re.MULTILINE)
-    certified = CliRunner().invoke(app, shlex.split(certify))
+    certified = invoke(shlex.split(certify))
     assert certified.exit_code == 0, certified.output
     assert "in % of 20 images" in certified.stdout

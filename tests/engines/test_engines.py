@@ -11,12 +11,12 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import costcert as cc
+from command_line import invoke
 from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
-from costcert.cli import app, engine_options, vote
+from costcert.cli import engine_options, vote
 from costcert.cli.attack import AttackJob
 from costcert.cli.engine_options import EngineOptions
 from costcert.engines import Resources, find_engine, on_slurm
@@ -70,23 +70,28 @@ def test_ranks_share_the_shards(tmp_path, monkeypatch):
 
 
 def test_a_rank_loads_the_model_once_and_only_the_request_is_pickled(tmp_path, monkeypatch):
-    loads = []
-    loaded = vote.loaded
-    monkeypatch.setattr(vote, "loaded", lambda request: loads.append(request) or loaded(request))
+    loads, jobs = [], []
+    load_inputs, spread = vote.load_inputs, vote.spread
+    monkeypatch.setattr(vote, "load_inputs", lambda *options: loads.append(options) or load_inputs(*options))
+    monkeypatch.setattr(
+        vote,
+        "spread",
+        lambda engine, job, doing, begin: jobs.append(job) or spread(engine, job, doing, begin=begin),
+    )
     command = ["vote", "--model", "shipped:fashion", "--data", "sample", "--limit", "4", "--shard-size", "1"]
     monkeypatch.setenv("WORLD_SIZE", "2")
     # Rank 0 waits for the shards of rank 1.
     for rank in (1, 0):
         monkeypatch.setenv("RANK", str(rank))
-        result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "votes")])
+        result = invoke([*command, "--out", str(tmp_path / "votes")])
         assert result.exit_code == 0, result.output
     assert len(loads) == 2
     assert len(cc.read_votes(tmp_path / "votes")) == 4
-    job = vote.VoteJob(loads[0])
+    job = jobs[0]
     assert job.collector is job.collector
     copy = pickle.loads(pickle.dumps(job))
     assert copy == job
-    assert vars(copy) == {"request": loads[0]}
+    assert vars(copy) == {"request": job.request}
 
 
 def test_unknown_engines_and_options():
@@ -107,7 +112,7 @@ ARGUMENTS = {
 
 
 def refused(command, out, *options):
-    result = CliRunner().invoke(app, [command, *ARGUMENTS[command], "--out", str(out), *options])
+    result = invoke([command, *ARGUMENTS[command], "--out", str(out), *options])
     assert result.exit_code == 2, result.output
     assert not out.exists()
     (sentence,) = result.stderr.splitlines()
@@ -155,8 +160,9 @@ def test_engines_get_the_requested_resources_and_one_core_by_default(tmp_path, m
         folder, num_images = tmp_path / "votes", 0
         missing = seal = lambda *_: []
 
-    def resources(*options):
-        engine_options.spread(EngineOptions(*options), None, "voting", begin=EmptyFolder)
+    def resources(engine="local", workers=None, cpus=None, gpus=None):
+        requested = EngineOptions(engine=engine, workers=workers, cpus=cpus, gpus=gpus)
+        engine_options.spread(requested, None, "voting", begin=EmptyFolder)
         return (received[-1].workers, received[-1].cpus, received[-1].gpus)
 
     assert resources() == resources("ray") == resources("slurm") == (None, 1, 0)
@@ -279,7 +285,7 @@ def test_certificates_are_the_same_with_every_engine(tmp_path):
     def certified(name, *options):
         out = tmp_path / name
         command = ["certify", str(tmp_path / "votes"), "--patch", "2,4", "--out", str(out), *options]
-        result = CliRunner().invoke(app, command)
+        result = invoke(command)
         assert result.exit_code == 0, result.output
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
@@ -321,7 +327,7 @@ def attack_command(out, *options):
 
 
 def attacked(out, *options):
-    result = CliRunner().invoke(app, attack_command(out, *options))
+    result = invoke(attack_command(out, *options))
     assert result.exit_code == 0, result.output
     return contents(out)
 
@@ -376,7 +382,7 @@ class LeakyJob(AttackJob):
     def campaign(self):
         options = {"classifier": cc.Deployed(Leaky(), "columns:1").classifier}
         options |= {"effort": Effort(steps=0, random=64), "universal": None, "seed": 0}
-        return Campaign(Leaky(), greys(), "square:4", 1, self.request.asked.out, **options)
+        return Campaign(Leaky(), greys(), "square:4", 1, self.request.out, **options)
 
 
 @pytest.mark.slow
@@ -385,7 +391,7 @@ def test_a_false_certificate_ends_every_engine_with_3(tmp_path, worker_modules, 
     monkeypatch.setattr("costcert.cli.attack.AttackJob", LeakyJob)
 
     def errors(name, *options):
-        result = CliRunner().invoke(app, attack_command(tmp_path / name, "--shard-size", "3", *options))
+        result = invoke(attack_command(tmp_path / name, "--shard-size", "3", *options))
         assert list((tmp_path / name / "evidence").glob("*/evidence.json"))
         assert result.exit_code == 3, result.output
         return result.stderr

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("fastapi", reason="the service needs costcert[explore]")
 pytest.importorskip("uvicorn", reason="the service needs costcert[explore]")
@@ -26,8 +25,8 @@ import httpx
 from PIL import Image
 
 import costcert as cc
-from costcert.cli import app as command_line
-from costcert.cli.explore import Request, opened
+from command_line import invoke
+from costcert.cli.explore import ExploreOptions, opened
 from costcert.errors import CostcertError
 from costcert.explorer.access import Access
 from costcert.explorer.image import Terms
@@ -285,11 +284,11 @@ def test_other_hosts_always_have_a_token(monkeypatch):
     monkeypatch.setattr("costcert.cli.explore.opened", lambda request: (_Stub(), None))
     monkeypatch.setattr("costcert.explorer.service.create_app", lambda *a, **options: passed.update(options))
     monkeypatch.setattr("costcert.explorer.serving.server", lambda app: _Stub())
-    result = CliRunner().invoke(command_line, ["explore", "--demo", "--host", "0.0.0.0", "--port", "0"])
+    result = invoke(["explore", "--demo", "--host", "0.0.0.0", "--port", "0"])
     assert result.exit_code == 0, result.output
     assert len(passed["access"].token) >= 20
     assert passed["access"].token in result.output
-    refused = CliRunner().invoke(command_line, ["explore", "--demo", "--token", "short"])
+    refused = invoke(["explore", "--demo", "--token", "short"])
     assert refused.exit_code == 2
     assert "at least 8" in refused.output
 
@@ -602,27 +601,27 @@ def test_what_to_show(tmp_path, votes):
     cc.write_votes(votes, tmp_path / "votes")
     hard = cc.certify(votes.hard(), [2], ties="lowest")
     cc.write_certificates(hard, tmp_path / "certs", votes=tmp_path / "votes")
-    session, deployed = opened(Request(source=tmp_path / "votes"))
+    session, deployed = opened(ExploreOptions(source=tmp_path / "votes"))
     assert (list(session.views), deployed, session.pictures) == (["hard", "soft"], None, None)
-    session, _ = opened(Request(source=tmp_path / "certs"))
+    session, _ = opened(ExploreOptions(source=tmp_path / "certs"))
     assert list(session.views) == ["hard"]
     assert session.terms == Terms("lowest")
     assert session.certificates_of("2")["defenders"]["drs"]["min_k"] == hard.min_k("drs", 2).tolist()
-    session, _ = opened(Request(source=tmp_path / "certs", limit=7))
+    session, _ = opened(ExploreOptions(source=tmp_path / "certs", limit=7))
     assert session.images()["ids"] == votes.image_ids[:7].tolist()
     np.savez(tmp_path / "images.npz", images=pictures(30).images, labels=votes.truth)
-    session, _ = opened(Request(source=tmp_path / "votes", data=f"npz:{tmp_path}/images.npz"))
+    session, _ = opened(ExploreOptions(source=tmp_path / "votes", data=f"npz:{tmp_path}/images.npz"))
     assert session.pictures is not None
     other = cc.Votes(
         votes.ballots[:5], votes.truth[:5], num_classes=4, ablation="columns:3", image_size=(6, 8)
     )
     cc.write_votes(other, tmp_path / "other")
     for request, message in (
-        (Request(), "say what to show"),
-        (Request(source=tmp_path, demo=True), "say what to show"),
-        (Request(source=tmp_path / "certs", votes=tmp_path / "other"), "not what"),
-        (Request(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "nowhere is not there"),
-        (Request(source=tmp_path / "nowhere"), "nowhere"),
+        (ExploreOptions(), "pass what to show"),
+        (ExploreOptions(source=tmp_path, demo=True), "pass what to show"),
+        (ExploreOptions(source=tmp_path / "certs", votes=tmp_path / "other"), "not what"),
+        (ExploreOptions(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "nowhere is not there"),
+        (ExploreOptions(source=tmp_path / "nowhere"), "nowhere"),
     ):
         with pytest.raises(CostcertError, match=message):
             opened(request)
@@ -630,7 +629,7 @@ def test_what_to_show(tmp_path, votes):
 
 def test_the_demo_and_its_model(tmp_path):
     pytest.importorskip("torch", reason="the demo's model needs torch")
-    session, deployed = opened(Request(demo=True, limit=12))
+    session, deployed = opened(ExploreOptions(demo=True, limit=12))
     assert len(session.votes) == 12
     image = str(session.votes.image_ids[5])
     clothes = cc.parse_dataset("sample")
@@ -638,7 +637,7 @@ def test_the_demo_and_its_model(tmp_path):
     assert (again.ballots[0] == session.votes.ballots[5]).all()
     cc.write_votes(session.views["soft"].votes, tmp_path / "votes")
     model = ROOT / "src" / "costcert" / "sample" / "model"
-    shown, deployed = opened(Request(source=tmp_path / "votes", model=str(model)))
+    shown, deployed = opened(ExploreOptions(source=tmp_path / "votes", model=str(model)))
     assert deployed.classifier.soft == cc.Soft(0.25, 4)
     # The pictures are found by themselves, because the data are the sample.
     assert shown.pictures.file(image).media_type == "image/png"
@@ -649,7 +648,7 @@ def test_the_demo_and_its_model(tmp_path):
         tmp_path / "of another",
     )
     with pytest.raises(CostcertError, match="not the model that cast these votes"):
-        opened(Request(source=tmp_path / "of another", model=str(model), data="sample"))
+        opened(ExploreOptions(source=tmp_path / "of another", model=str(model), data="sample"))
 
 
 def test_the_client_of_the_examples(session, votes, tmp_path):

@@ -8,10 +8,8 @@ import pytest
 pytest.importorskip("torch", reason="models need costcert[models]")
 
 
-from typer.testing import CliRunner
-
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.errors import CostcertError
 from costcert.models.shipped import model_folder
 from costcert.store.files import read_json
@@ -47,7 +45,7 @@ def test_vote_and_attack_use_the_tuned_settings_by_default(tmp_path):
     signs = ["--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz"]
     quickly = ["--patch", "2", "--places", "1", "--random", "1", "--steps", "0"]
     for words in (["vote", *signs], ["attack", *signs, *quickly]):
-        result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / words[0])])
+        result = invoke([*words, "--out", str(tmp_path / words[0])])
         assert result.exit_code == 0, result.output
     votes, attack = cc.read_votes(tmp_path / "vote"), read_json(tmp_path / "attack" / "manifest.json")
     ablation, soft = read_tuned(model_folder("shipped:gtsrb") / TUNED)

@@ -6,13 +6,12 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("matplotlib", reason="reports need costcert[report]")
 pytest.importorskip("jinja2", reason="reports need costcert[report]")
 
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.reports import summary
 from costcert.reports.examples import choose, examples
 from costcert.reports.figures import COLUMN, FIGURES, PAGE, figures
@@ -70,9 +69,7 @@ def run_folder(tmp_path_factory):
 
 
 def ran(*words):
-    result = CliRunner().invoke(app, ["report", *map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return invoke(["report", *map(str, words)])
 
 
 def embedded(text):

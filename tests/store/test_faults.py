@@ -44,10 +44,10 @@ VOTE = f"""
 """
 COMMAND = """
     import sys
-    from costcert.cli import app
+    from costcert.cli import main
     {imports}
     print("ready", flush=True)
-    app(sys.argv[1:])
+    main(sys.argv[1:])
 """
 CERTIFY = COMMAND.format(imports="import costcert.cli.certify, costcert.defenders.kernels")
 REPORT = COMMAND.format(imports="import costcert.cli.report")
@@ -370,10 +370,12 @@ def test_a_folder_without_write_permission(tmp_path):
 
 
 # One process; the disk becomes read-only before shard 7 is written, and writable again afterwards.
-LOCKED = """
+LOCKED = f"""
     import errno, json, os, pathlib, shutil, subprocess, sys
-    from typer.testing import CliRunner
-    from costcert.cli import app
+    sys.path.insert(0, {HERE!r})
+    from command_line import invoke
+"""
+LOCKED += """
     from costcert.store.certificates import CertificatesFolder
 
     how, place, kept, certs, *ask = sys.argv[1:]
@@ -392,7 +394,7 @@ LOCKED = """
         remount("-o", "remount,rw") if how == "mounted" else setattr(pathlib.Path, "replace", replace)
 
     def run(*words):
-        result = CliRunner().invoke(app, words)
+        result = invoke(words)
         return result.exit_code, result.stderr
 
     def locking(plan, certificates, number):

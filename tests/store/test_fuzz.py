@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import costcert as cc
-from costcert.cli.check import Request, run
+from costcert.cli.check import CheckOptions, check
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.patches import parse_patch
@@ -192,7 +192,7 @@ def test_mutated_parquet_is_refused_or_well_formed(folders, name, read):
 
 def passes(certificates, votes=None):
     try:
-        return run(Request(certificates, votes=votes, sample=1))
+        return check(CheckOptions(certificates, votes=votes, sample=1))
     except CostcertError:
         return False
 

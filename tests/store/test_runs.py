@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import costcert as cc
-from costcert.cli import app
-from costcert.cli.explore import Request, opened
+from command_line import invoke
+from costcert.cli.explore import ExploreOptions, opened
 from costcert.errors import CostcertError
 from costcert.store.runs import open_run
 from costcert.votes.voting import vote
@@ -20,9 +19,7 @@ SAMPLE = Path(cc.__file__).parent / "sample" / "model"
 
 
 def costcert(*args):
-    result = CliRunner().invoke(app, [str(arg) for arg in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return invoke([str(arg) for arg in args])
 
 
 @pytest.fixture
@@ -42,14 +39,14 @@ def test_certificates_of_one_model_over_votes_of_another(two_runs, tmp_path):
     with pytest.raises(CostcertError, match="their digests differ"):
         open_run(a / "certs", b / "votes")
     pytest.importorskip("fastapi", reason="the page needs costcert[explore]")
-    assert opened(Request(source=a / "certs"))
+    assert opened(ExploreOptions(source=a / "certs"))
     with pytest.raises(CostcertError, match="their digests differ"):
-        opened(Request(source=a / "certs", votes=b / "votes"))
+        opened(ExploreOptions(source=a / "certs", votes=b / "votes"))
     # A folder called votes next to the certificates is checked as well.
     (b / "certs").rename(b / "own")
     (a / "certs").rename(b / "certs")
     with pytest.raises(CostcertError, match="their digests differ"):
-        opened(Request(source=b / "certs"))
+        opened(ExploreOptions(source=b / "certs"))
     pytest.importorskip("jinja2", reason="the page needs costcert[report]")
     good = costcert("report", b / "own", "--votes", b / "votes", "--out", tmp_path / "r.md")
     assert good.exit_code == 0, good.output
@@ -144,7 +141,7 @@ def test_a_shipped_model_is_found_to_be_the_one_that_voted(tmp_path):
     np.savez(tmp_path / "signs.npz", images=images, labels=[0, 1, 2, 42])
     ask = ["--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz"]
     assert costcert("vote", *ask, "--out", tmp_path / "votes").exit_code == 0
-    _, deployed = opened(Request(source=tmp_path / "votes", model="shipped:gtsrb"))
+    _, deployed = opened(ExploreOptions(source=tmp_path / "votes", model="shipped:gtsrb"))
     assert deployed.classifier == open_run(tmp_path / "votes").classifier_by("costcert")
     listed = deployed.predict(list(images), k=43)
     votes = cc.read_votes(tmp_path / "votes")

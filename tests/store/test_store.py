@@ -7,10 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.store.files import atomic_write, sweep
 from costcert.store.votes import VotesArchive, VotesFolder
 from sealing import classifier_with, resealed, seal
@@ -371,7 +370,7 @@ def test_what_was_not_sealed_is_not_certified(tmp_path, damage, file):
     cc.write_votes(hard_votes(), tmp_path / "foreign", shard_size=5)
     damage(tmp_path / "votes")
     words = ["certify", str(tmp_path / "votes"), "--patch", "2", "--out", str(tmp_path / "certs")]
-    result = CliRunner().invoke(app, words)
+    result = invoke(words)
     assert result.exit_code == 2, result.output
     assert f"{file} is not the" in result.stderr
     assert "that was sealed" in result.stderr

@@ -20,10 +20,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.errors import CostcertError
 from costcert.store.files import join_manifest
 from costcert.store.locations import Url, fetched, locate
@@ -107,13 +106,13 @@ def content(folder):
 
 
 def costcert(*words):
-    result = CliRunner().invoke(app, list(map(str, words)))
+    result = invoke(list(map(str, words)))
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def refused(*words):
-    result = CliRunner().invoke(app, list(map(str, words)))
+    result = invoke(list(map(str, words)))
     assert result.exit_code == 2, result.output
     lines = result.output.strip().splitlines()
     assert len(lines) == 1
@@ -358,9 +357,7 @@ class TestInMemory:
         (tmp_path / "t.json").write_text(json.dumps({**chosen, "soft": {"temperature": 1.0, "best": 3}}))
         (memory / "t.json").put(tmp_path / "t.json")
         # The cap of these ballots is not the default, so tuned ballots are never the same.
-        refused = CliRunner().invoke(
-            app, ["certify", str(memory / "votes"), "-p", "1", "--tuned", str(memory / "t.json")]
-        )
+        refused = invoke(["certify", str(memory / "votes"), "-p", "1", "--tuned", str(memory / "t.json")])
         assert (refused.exit_code, "vote once more" in refused.stderr) == (2, True)
 
     def test_reports_and_figures(self, memory, tmp_path):
@@ -377,12 +374,12 @@ class TestInMemory:
 
     def test_the_explorer_reads_certificates_and_finds_their_votes(self, memory):
         pytest.importorskip("fastapi", reason="the page needs costcert[explore]")
-        from costcert.cli.explore import Request, opened
+        from costcert.cli.explore import ExploreOptions, opened
 
         votes = some_votes()
         cc.write_votes(votes, memory / "votes")
         cc.write_certificates(cc.certify(votes, [1]), memory / "certs", votes=memory / "votes")
-        session, _ = opened(Request(source=memory / "certs"))
+        session, _ = opened(ExploreOptions(source=memory / "certs"))
         assert len(session.votes) == 10
 
     def test_attacks(self, memory, tmp_path):
@@ -479,7 +476,7 @@ class TestInAStore:
         assert "all alike" in said
         # A changed byte is detected there, too.
         (s3 / "certs" / "shard-00001.parquet").put(clothes)
-        result = CliRunner().invoke(app, ["check", f"{s3}/certs"])
+        result = invoke(["check", f"{s3}/certs"])
         assert result.exit_code == 1
         assert "shard-00001.parquet is not the file that was written" in result.output
 

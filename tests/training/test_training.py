@@ -11,9 +11,8 @@ from PIL import Image
 pytest.importorskip("torch", reason="training needs costcert[models]")
 
 import torch
-from typer.testing import CliRunner
 
-from costcert.cli import app
+from command_line import invoke, parsed
 from costcert.datasets.arrays import ArrayDataset
 from costcert.datasets.base import ImageError
 from costcert.errors import CostcertError
@@ -173,7 +172,7 @@ def test_the_data_of_a_training_are_hashed_once(tmp_path, monkeypatch):
         "--ablation",
         "columns:3",
     ]
-    result = CliRunner().invoke(app, [*command, "--epochs", "1", "--out", str(tmp_path / "model")])
+    result = invoke([*command, "--epochs", "1", "--out", str(tmp_path / "model")])
     assert result.exit_code == 0, result.output
     assert hashed == ["npz:d.npz (without 10 held out, seed 0)", "npz:d.npz (limit 10, seed 0)"]
 
@@ -380,20 +379,20 @@ def test_bad_recipes_get_one_sentence(change, says):
 
 
 def test_resizing_options_are_part_of_the_model():
-    from costcert.cli.train import Request, _as_asked
+    from costcert.cli.train import TrainOptions, _with_requested_resizing
     from costcert.models.preprocessing import Preprocessing
 
     own = Preprocessing((4, 4), crop_pct=0.9, crop_mode="center")
     request = {"model": "strip:small", "data": "d", "ablation": "columns:3", "out": "o"}
-    assert _as_asked(Request(**request), own) == own
-    asked = _as_asked(Request(**request, fit="squash", interpolation="nearest"), own)
-    assert (asked.crop_mode, asked.crop_pct, asked.interpolation) == ("squash", 1.0, "nearest")
+    assert _with_requested_resizing(TrainOptions(**request), own) == own
+    requested = _with_requested_resizing(TrainOptions(**request, fit="squash", interpolation="nearest"), own)
+    assert (requested.crop_mode, requested.crop_pct, requested.interpolation) == ("squash", 1.0, "nearest")
     # The entire image, every second column.
     wide = np.arange(4 * 8 * 3, dtype=np.uint8).reshape(4, 8, 3)
-    assert (asked.prepare(Image.fromarray(wide)) == wide[:, 1::2]).all()
+    assert (requested.prepare(Image.fromarray(wide)) == wide[:, 1::2]).all()
     for change in ({"fit": "squish"}, {"interpolation": "biliner"}):
         with pytest.raises(CostcertError, match="did you mean"):
-            _as_asked(Request(**request, **change), own)
+            _with_requested_resizing(TrainOptions(**request, **change), own)
 
 
 def test_train_then_vote_without_repeating_options(tmp_path, monkeypatch):
@@ -411,21 +410,21 @@ def test_train_then_vote_without_repeating_options(tmp_path, monkeypatch):
         "--out",
         "model",
     ]
-    result = CliRunner().invoke(app, [*command, "--epochs", "12", "--batch-size", "16"])
+    result = invoke([*command, "--epochs", "12", "--batch-size", "16"])
     assert result.exit_code == 0, result.output
     assert "epoch 12 of 12" in result.stdout
     model = load_model("model")
     votes = vote(model, data, model.ablation)
     assert (votes.ballots == votes.truth[:, None]).mean() > 0.9
-    again = CliRunner().invoke(app, [*command, "--epochs", "12", "--batch-size", "16"])
+    again = invoke([*command, "--epochs", "12", "--batch-size", "16"])
     assert "is trained already" in again.stdout
-    other = CliRunner().invoke(app, [*command, "--epochs", "3", "--batch-size", "16"])
+    other = invoke([*command, "--epochs", "3", "--batch-size", "16"])
     assert other.exit_code == 2
     assert "holds another run: its recipe.epochs is 12" in other.stderr
 
 
 def test_gtsrb_is_not_mirrored_unless_requested():
-    from costcert.cli.train import Request, _recipe
+    from costcert.cli.train import RecipeOptions, TrainOptions, _recipe
 
     data = stripes()
     data.name = "torchvision:GTSRB"
@@ -437,13 +436,13 @@ def test_gtsrb_is_not_mirrored_unless_requested():
         "preset": "paper-small",
     }
     assert PRESETS["paper-small"].flip
-    assert not _recipe(Request(**request), data).flip
-    assert _recipe(Request(**request, settings={"flip": True}), data).flip
+    assert not _recipe(TrainOptions(**request), data).flip
+    assert _recipe(TrainOptions(**request, recipe=RecipeOptions(flip=True)), data).flip
 
 
 @pytest.mark.slow
 def test_the_demo_prints_a_table_that_fits_80_columns(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--limit", "40", "--out", str(tmp_path)])
+    result = invoke(["demo", "--limit", "40", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "in % of 40 images" in result.stdout
     assert "What this means." in result.stdout
@@ -456,7 +455,7 @@ KILLED = """
 import os, signal, sys
 import torch
 torch.set_num_threads(1)
-from costcert.cli import app
+from costcert.cli import main
 from costcert.training import trainer
 
 loss, steps = trainer.training_loss, 0
@@ -469,7 +468,7 @@ def killed_in_step_13(*inputs):
     return loss(*inputs)
 
 trainer.training_loss = killed_in_step_13
-app(sys.argv[1:])
+main(sys.argv[1:])
 """
 
 
@@ -485,33 +484,26 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (out / CHECKPOINT).exists()
     assert not (out / "model.json").exists()
-    resumed = CliRunner().invoke(app, [*command, str(out)])
+    resumed = invoke([*command, str(out)])
     assert resumed.exit_code == 0, resumed.output
     assert "epoch 2 of 8" not in resumed.stdout
     assert "epoch 3 of 8" in resumed.stdout
     assert "epoch 8 of 8" in resumed.stdout
-    complete = CliRunner().invoke(app, [*command, str(tmp_path / "complete")])
+    complete = invoke([*command, str(tmp_path / "complete")])
     assert complete.exit_code == 0, complete.output
     weights = "model.safetensors"
     assert (out / weights).read_bytes() == (tmp_path / "complete" / weights).read_bytes()
 
 
-def test_options_are_still_taken_by_their_first_names(tmp_path, monkeypatch):
+def test_options_are_still_taken_by_their_first_names():
     """The names of 0.1.0: --rate, --body, --light, --lead and --vote; the help does not list them."""
-    from costcert.cli import train
-
-    requests = []
-    monkeypatch.setattr(train, "run", requests.append)
     words = ["train", "--model", "strip:small", "--data", "sample", "--ablation", "columns:4", "--out", "m"]
     old = ["--rate", "0.1", "--body=0.2", "--light", "0.3", "--lead", "0.4", "--vote", "0.5"]
-    result = CliRunner().invoke(app, [*words, *old])
-    assert result.exit_code == 0, result.output
-    settings = {name: value for name, value in requests[0].settings.items() if value is not None}
-    assert settings == {
+    assert parsed([*words, *old]).recipe.given() == {
         "lr": 0.1,
         "backbone_lr_scale": 0.2,
         "brightness_contrast": 0.3,
         "margin": 0.4,
         "vote_loss_weight": 0.5,
     }
-    assert "--rate" not in CliRunner().invoke(app, ["train", "--help"]).output
+    assert "--rate" not in invoke(["train", "--help"]).output

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.votes.collector import VoteCollector
 from costcert.votes.probe import SAFETY
 from places import ROOT
@@ -39,9 +38,7 @@ FOR_PEOPLE = {
 
 
 def costcert(*args):
-    result = CliRunner().invoke(app, [str(arg) for arg in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return invoke([str(arg) for arg in args])
 
 
 @pytest.fixture(scope="module")

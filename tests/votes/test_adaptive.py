@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.errors import CostcertError, VotesError
 from costcert.models.classifier import Soft
 from costcert.votes.adaptive import StoppingRule, schedule
@@ -121,7 +120,7 @@ def test_partial_votes_on_disk(tmp_path):
     assert folder.evaluated() == there.known.sum() / 30
     full = vote(model, data, "columns:2", out=tmp_path / "full")
     words = ["certify", str(tmp_path / "votes"), "--patch", "2", "--k", "1,2", "--out"]
-    assert CliRunner().invoke(app, [*words, str(tmp_path / "certs")]).exit_code == 0
+    assert invoke([*words, str(tmp_path / "certs")]).exit_code == 0
     found = cc.read_certificates(tmp_path / "certs")
     expected = cc.certify(cc.read_votes(full.folder), 2, ["costcert"])
     for k in (1, 2):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import costcert as cc
-from costcert.cli import app
+from command_line import invoke
 from costcert.errors import CostcertError, StoreError
 from costcert.models.classifier import Soft, ballots_of
 from costcert.votes.tuning import Setting, VoteEstimates, read_tuned, tune
@@ -120,18 +119,17 @@ def test_tempering_never_gives_more_than_the_cap(cap, power, random):
 
 @pytest.mark.slow
 def test_vote_and_certify_read_the_choice(tmp_path):
-    runner = CliRunner()
     votes, _ = election(80)
     cc.write_votes(votes, tmp_path / "votes")
     words = ["tune", str(tmp_path / "votes"), "--patch", "2,4", "--k", "1,2"]
-    result = runner.invoke(app, words)
+    result = invoke(words)
     assert result.exit_code == 0, result.output
     file = tmp_path / "tuned.json"
     ablation, soft = read_tuned(file)
     assert soft.best == CLASSES
     # The ballots of another temperature cannot be derived exactly from these.
     certify = ["certify", str(tmp_path / "votes"), "--tuned", str(file), "--patch", "2,4", "-d", "costcert"]
-    result = runner.invoke(app, [*certify, "--out", str(tmp_path / "certs")])
+    result = invoke([*certify, "--out", str(tmp_path / "certs")])
     assert result.exit_code == 2
     assert "vote again with those soft ballots" in " ".join(result.stderr.split())
     assert not (tmp_path / "certs").exists()
@@ -139,7 +137,7 @@ def test_vote_and_certify_read_the_choice(tmp_path):
     file.write_text(
         json.dumps({**json.loads(file.read_text()), "soft": {"temperature": 1.0, "best": CLASSES}})
     )
-    result = runner.invoke(app, [*certify, "--out", str(tmp_path / "certs")])
+    result = invoke([*certify, "--out", str(tmp_path / "certs")])
     assert result.exit_code == 0, result.output
     found, expected = cc.read_certificates(tmp_path / "certs"), cc.certify(votes.select(ablation), [2, 4])
     for patch in (2, 4):
@@ -171,7 +169,6 @@ def test_bad_input(tmp_path):
         (tmp_path / "t.json").write_text(text)
         with pytest.raises(StoreError):
             read_tuned(tmp_path / "t.json")
-    runner = CliRunner()
     cc.write_votes(votes, tmp_path / "votes")
     for words, said in (
         (["tune", "{}/votes", "--patch", "99"], "does not fit"),
@@ -180,6 +177,6 @@ def test_bad_input(tmp_path):
         (["certify", "{}/votes", "--patch", "2", "--tuned", "{}/t.json", "--hard"], "leave --ablation"),
         (["certify", "{}/votes", "--patch", "2", "--tuned", "{}/none.json"], "is not there"),
     ):
-        result = runner.invoke(app, [word.format(tmp_path) for word in words])
+        result = invoke([word.format(tmp_path) for word in words])
         assert result.exit_code == 2, result.output
         assert said in " ".join(result.stderr.split())

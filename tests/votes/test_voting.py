@@ -9,10 +9,10 @@ import textwrap
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import costcert as cc
-from costcert.cli import app, progress
+from command_line import invoke, parsed
+from costcert.cli import progress
 from costcert.cli import vote as command
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
@@ -302,7 +302,11 @@ def test_a_probe_is_measured_once_and_kept(tmp_path):
 
 
 def request(tmp_path, **more):
-    return command.Request(**{"model": "tiny", "data": "sample", "out": tmp_path / "votes", **more})
+    words = ["vote"]
+    for name, value in {"model": "tiny", "data": "sample", "out": tmp_path / "votes", **more}.items():
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if value is True else [option, value]
+    return parsed(words)
 
 
 @pytest.fixture
@@ -345,13 +349,13 @@ def test_the_command_lists_what_it_could_not_read(tmp_path, photos, monkeypatch,
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "tiny does not say what mutants keep: pass --ablation"),
+        ({}, "tiny does not record what mutants keep: pass --ablation"),
         ({"ablation": "colums:3"}, "did you mean 'columns'"),
         ({"soft": "0.35"}, "cannot read soft ballots '0.35'"),
         ({"soft": "0,4"}, "the temperature must be above 0"),
         ({"limit": 3, "ids": "ids.txt"}, "--limit and --ids both choose"),
         ({"split": "train"}, "the sample is of the test set"),
-        ({"data": "npz:d.npz", "split": "train"}, "npz:d.npz has no splits, but --split asks for 'train'"),
+        ({"data": "npz:d.npz", "split": "train"}, "npz:d.npz has no splits, but --split is 'train'"),
         ({"mean": "a,b"}, "cannot read --mean 'a,b'"),
     ],
 )
@@ -417,25 +421,25 @@ def test_certify_takes_what_the_probe_measured(tmp_path, monkeypatch, soft):
         *soft,
     ]
     certify = ["certify", "votes", "--patch", "2", "--epsilon", "probe"]
-    assert CliRunner().invoke(app, ask).exit_code == 0
-    refused = CliRunner().invoke(app, certify)
+    assert invoke(ask).exit_code == 0
+    refused = invoke(certify)
     assert refused.exit_code == 2
     assert "votes holds no probe: add one by voting once more with --probe" in refused.stderr
-    assert CliRunner().invoke(app, [*ask, "--probe"]).exit_code == 0
-    result = CliRunner().invoke(app, [*certify, "--out", "certs"])
+    assert invoke([*ask, "--probe"]).exit_code == 0
+    result = invoke([*certify, "--out", "certs"])
     assert result.exit_code == 0, result.stderr
     votes, probe = cc.read_votes("votes"), VotesFolder("votes").manifest["made"]["probe"]
     uncertainty = {"epsilon": probe["epsilon"], **({"tau": probe["tau"]} if soft else {})}
     careful, careless = cc.certify(votes, [2], **uncertainty), cc.certify(votes, [2])
     assert cc.read_certificates("certs").to_pandas().equals(careful.to_pandas())
     assert not careful.to_pandas().equals(careless.to_pandas())
-    wrong = CliRunner().invoke(app, [*certify[:-1], "much"])
+    wrong = invoke([*certify[:-1], "much"])
     assert "cannot read epsilon 'much': write a number, or probe" in wrong.stderr
 
 
 def test_certify_says_how_many_images_were_not_read(tmp_path, photos):
     vote(Tiny(), photos, ABLATION, out=tmp_path / "votes", skip_corrupt=True)
-    result = CliRunner().invoke(app, ["certify", str(tmp_path / "votes"), "--patch", "2"])
+    result = invoke(["certify", str(tmp_path / "votes"), "--patch", "2"])
     assert "in % of 12 images" in result.stdout
     said = " ".join(result.stdout.split())
     assert "2 of these images could not be read when they voted, and count as wrong: b/1.png, d/2.png" in said
@@ -454,7 +458,7 @@ def test_a_trained_folder_votes_on_the_sample(tmp_path):
     card = ModelCard("strip:small", 10, settings, "columns:4", "crop")
     save_model(tmp_path / "model", built.mutants.network, card)
     ask = ["vote", "--model", str(tmp_path / "model"), "--data", "sample", "--limit", "30", "--probe"]
-    result = CliRunner().invoke(app, [*ask, "--out", str(tmp_path / "votes"), "--device", "cpu"])
+    result = invoke([*ask, "--out", str(tmp_path / "votes"), "--device", "cpu"])
     assert result.exit_code == 0, result.stderr
     votes = cc.read_votes(tmp_path / "votes")
     assert (len(votes), votes.num_mutants, str(votes.ablation)) == (30, 28, "columns:4")

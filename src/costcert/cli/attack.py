@@ -1,4 +1,4 @@
-"""`costcert attack`: stickers of real pixels, beside what is proved about all of them."""
+"""`costcert attack`: patches of real pixels, beside what is certified against all patches."""
 
 from __future__ import annotations
 
@@ -6,68 +6,126 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from cyclopts import Parameter
 
-from costcert.attacks.campaign import Campaign
 from costcert.attacks.effort import Effort
-from costcert.attacks.evidence import FalseCertificateError
-from costcert.attacks.results import SUMMARY
-from costcert.certification.accuracy import wilson
-from costcert.certification.deployment import Deployed, model_of_run
-from costcert.cli import vote
-from costcert.cli.engine_options import spread, wait_until
-from costcert.datasets.base import Dataset
+from costcert.cli.engine_options import EngineOptions, spread, wait_until
+from costcert.cli.inputs import BallotOptions, ImageOptions, NetworkOptions, load_images, load_inputs
+from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, EFFORT, OUTPUT, RUN, PathOrUrl
 from costcert.engines.base import JobSpec
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
-from costcert.geometry.patches import parse_patch
-from costcert.models.classifier import Classifier
-from costcert.store.files import read_json
-from costcert.store.locations import Location
-from costcert.store.parquet import shard_path
-from costcert.store.runs import open_run
-from costcert.votes.defence import Defence
 
-# The code of a run that found a false certificate: neither a success nor the user's mistake.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from costcert.attacks.campaign import Campaign
+    from costcert.datasets.base import Dataset
+    from costcert.models.classifier import Classifier
+    from costcert.votes.defence import Defence
+
+# Exit code of a run that found a false certificate: neither a success nor a user's mistake.
 FALSE_CERTIFICATE = 3
 
+EXAMPLES = (
+    "costcert attack --model shipped:fashion --data sample --limit 20 --patch 4 \\\n  --out attack",
+    "costcert attack --run certs --model model --data folder:photos --patch 2% \\\n"
+    "  -k 5 --universal fixed --out attack",
+)
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked on the command line, as it was spelled.
 
-    Args:
-        asked: the model and the images, where to write, and who does the work.
-        run: a folder of votes or certificates whose classifier is attacked.
+@Parameter(name="*", group=EFFORT)
+@dataclass(frozen=True, kw_only=True)
+class EffortOptions:
+    """How hard the attack tries; see `Effort`."""
+
+    places: Annotated[
+        int, Parameter(help="Patch positions tried per image, the worst ones first.", validator=AT_LEAST_1)
+    ] = Effort.places
+    restarts: Annotated[
+        int, Parameter(help="Full runs at the best of these positions.", validator=AT_LEAST_0)
+    ] = Effort.restarts
+    steps: Annotated[
+        int, Parameter(help="Gradient steps per run; 0 for random pixels only.", validator=AT_LEAST_0)
+    ] = Effort.steps
+    random: Annotated[int, Parameter(help="Random patches per image.", validator=AT_LEAST_0)] = Effort.random
+    thorough: Annotated[bool, Parameter(help="Try as hard on certified images as on the others.")] = (
+        Effort.thorough
+    )
+
+    def to_effort(self) -> Effort:
+        return Effort(self.places, self.restarts, self.steps, self.random, self.thorough)
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, kw_only=True)
+class AttackOptions:
+    images: ImageOptions
+    network: NetworkOptions
+    ballots: BallotOptions = field(default_factory=BallotOptions)
+    patch: Annotated[str, Parameter(alias="-p", help="One patch, spelled as for certify.")]
+    k: Annotated[
+        int,
+        Parameter(
+            alias="-k", help="The attack aims to push the true label out of the top k.", validator=AT_LEAST_1
+        ),
+    ] = 1
+    run: Annotated[
+        PathOrUrl | None,
+        Parameter(help="Attack the classifier of these votes or certificates."),
+    ] = None
+    defender: Annotated[
+        str | None,
+        Parameter(
+            alias="-d",
+            help="Defender that predicts and certifies.",
+            show_default="that of --run, or costcert",
+        ),
+    ] = None
+    universal: Annotated[
+        str | None,
+        Parameter(
+            group=EFFORT, help="Also one patch for all images: fixed (at one position) or random (at any)."
+        ),
+    ] = None
+    effort: EffortOptions = field(default_factory=EffortOptions)
+    out: Annotated[
+        PathOrUrl,
+        Parameter(
+            alias="-o", group=OUTPUT, help="Folder for the patched images; a started one is continued."
+        ),
+    ]
+    shard_size: Annotated[
+        int | None, Parameter(group=OUTPUT, help="Images per shard.", validator=AT_LEAST_1)
+    ] = None
+    engine: EngineOptions = field(default_factory=EngineOptions)
+
+
+def run(options: AttackOptions) -> int:
+    """Attack predictions with patches of real pixels.
+
+    A broken certificate is a bug: evidence is written, and the exit code is 3.
     """
+    from rich.console import Console
 
-    asked: vote.Request
-    patch: str
-    k: int = 1
-    defender: str | None = None
-    run: Location | None = None
-    universal: str | None = None
-    effort: Effort = field(default_factory=Effort)
+    from costcert.attacks.evidence import FalseCertificateError
+    from costcert.attacks.results import SUMMARY
+    from costcert.geometry.patches import parse_patch
+    from costcert.store.files import read_json
 
-
-def run(request: Request) -> int:
-    """The exit code."""
     # What is quick to refuse comes before the model, which takes seconds to load.
-    asked = request.asked
-    parse_patch(request.patch)
+    parse_patch(options.patch)
     began = time.monotonic()
-    job = AttackJob(replace(request, asked=replace(asked, out=asked.out.resolve())))
+    job = AttackJob(replace(options, out=options.out.resolve()))
     try:
-        campaign = spread(asked.engine, job, "attacking", begin=job.begin)
+        campaign = spread(options.engine, job, "attacking", begin=job.begin)
     except FalseCertificateError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"costcert: {error}", markup=False)
         return FALSE_CERTIFICATE
     if rank_and_world_size()[0] > 0:
-        # Of many processes the first one speaks for all.
+        # Only rank 0 prints.
         return 0
     console = Console(highlight=False, soft_wrap=True)
     judge = campaign.judge
@@ -75,37 +133,39 @@ def run(request: Request) -> int:
         f"{judge.patch} against {judge.classifier}: touches at most {judge.touched.delta} of "
         f"{judge.touched.num_mutants} mutants"
     )
-    _table(console, read_json(campaign.folder / SUMMARY), request)
-    console.print(f"Patched images: {asked.out}")
+    _print_table(console, read_json(campaign.folder / SUMMARY), options)
+    console.print(f"Patched images: {options.out}")
     console.print(f"Time of this run: {time.monotonic() - began:.0f} s")
     return 0
 
 
 @dataclass(frozen=True)
 class AttackJob(JobSpec):
-    """Makes shards of an attack, anywhere."""
+    """Makes shards of an attack in any process."""
 
-    request: Request
+    request: AttackOptions
 
     @cached_property
     def campaign(self) -> Campaign:
-        request, asked = self.request, self.request.asked
-        model, dataset, classifier = _loaded(request)
+        from costcert.attacks.campaign import Campaign
+
+        options = self.request
+        model, dataset, classifier = _load(options)
         return Campaign(
             model,
             dataset,
-            request.patch,
-            request.k,
-            asked.out,
+            options.patch,
+            options.k,
+            options.out,
             classifier=classifier,
-            effort=request.effort,
-            universal=request.universal,
-            seed=asked.seed,
+            effort=options.effort.to_effort(),
+            universal=options.universal,
+            seed=options.images.seed,
         )
 
     def begin(self) -> Campaign:
-        """The folder, with all that its shards share."""
-        self.campaign.begin(self.request.asked.shard_size)
+        """The folder, with everything that its shards share."""
+        self.campaign.begin(self.request.shard_size)
         if rank_and_world_size()[0] == 0:
             self.campaign.share()
         wait_until(self.campaign.is_shared)
@@ -115,43 +175,61 @@ class AttackJob(JobSpec):
         return self.campaign.make
 
     def is_done(self, number: int) -> bool:
-        return shard_path(self.request.asked.out, number).exists()
+        from costcert.store.parquet import shard_path
+
+        return shard_path(self.request.out, number).exists()
 
 
-def _loaded(request: Request) -> tuple[Classifier, Dataset, Defence]:
-    """The network, the images and the classifier: that of a run, or as asked for."""
-    asked = request.asked
-    if request.run is None:
-        model, dataset, ablation, soft = vote.loaded(asked)
+def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
+    """The network, the images and the classifier: that of --run, or as the options define it."""
+    from costcert.certification.deployment import Deployed, model_of_run
+    from costcert.store.runs import open_run
+
+    network, ballots = options.network, options.ballots
+    if options.run is None:
+        model, dataset, ablation, soft = load_inputs(options.images, network, ballots)
         deployed = Deployed(
-            model, ablation, defender=request.defender or "costcert", patch=request.patch, soft=soft
+            model, ablation, defender=options.defender or "costcert", patch=options.patch, soft=soft
         )
         return model, dataset, deployed.classifier
-    given = {"--ablation": asked.ablation, "--soft": asked.soft, "--hide": asked.hide}
-    known = [option for option, value in given.items() if value is not None]
-    if known:
-        raise CostcertError(f"--run says which classifier is attacked: leave {', '.join(known)} out")
-    run = open_run(request.run)
+    values = {
+        "--ablation": ballots.ablation,
+        "--soft": ballots.soft,
+        "--hide": ballots.hide,
+        "--tuned": ballots.tuned,
+        "--mean": network.mean,
+        "--std": network.std,
+        "--autocast": network.autocast or None,
+    }
+    given = [option for option, value in values.items() if value is not None]
+    if given:
+        raise CostcertError(f"--run defines which classifier is attacked: leave {', '.join(given)} out")
+    run = open_run(options.run)
     return (
-        model_of_run(run, asked.model, checkpoint=asked.checkpoint, device=asked.device),
-        vote.dataset_of(asked),
-        run.classifier_by(request.defender, request.patch),
+        model_of_run(run, network.model, checkpoint=network.checkpoint, device=network.device),
+        load_images(options.images),
+        run.classifier_by(options.defender, options.patch),
     )
 
 
-def _table(console: Console, summary: dict[str, Any], request: Request) -> None:
-    """Accuracies side by side, the largest first, and what lies between the last two."""
+def _print_table(console: Console, summary: dict[str, Any], options: AttackOptions) -> None:
+    """Accuracies, the largest first, and how tight the bound is on images that are not certified."""
+    from rich import box
+    from rich.table import Table
+
+    from costcert.certification.accuracy import wilson
+
     count, k = summary["images"], summary["k"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column(f"true label in the top {k} of {count:,} images", no_wrap=True)
     table.add_column("%", justify="right", no_wrap=True)
     table.add_column("95 %", no_wrap=True)
-    effort = request.effort
+    effort = options.effort
     lines = [("images as they are", "clean")]
     if effort.random:
-        lines.append((f"random pixels ({effort.random} patches an image)", "under_random_patches"))
-    if request.universal is not None:
-        lines.append((f"one patch for all ({request.universal} place)", "under_universal_patch"))
+        lines.append((f"random pixels ({effort.random} patches per image)", "under_random_patches"))
+    if options.universal is not None:
+        lines.append((f"one patch for all ({options.universal} place)", "under_universal_patch"))
     lines += [("under attack, the worst that was found", "under_attack"), ("certified", "certified")]
     for text, key in lines:
         low, high = wilson(round(summary[key] * count), count)

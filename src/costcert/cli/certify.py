@@ -1,77 +1,146 @@
-"""`costcert certify`: shard by shard, so that memory does not grow with the data set."""
+"""`costcert certify`: shard by shard, so that memory does not grow with the dataset."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
+from cyclopts import Parameter
 
-from costcert.certification.accuracy import Tally
-from costcert.certification.certificates import Certificates
-from costcert.certification.certify import certify, concrete_patches
 from costcert.cli.engine_options import EngineOptions, spread
+from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, BALLOTS, OUTPUT, RUN, PathOrUrl
 from costcert.cli.progress import bar
-from costcert.defenders import chosen
+from costcert.cli.spellings import parse_ks, parse_list
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, SpellingError, StoreError
-from costcert.geometry.ablations import Ablation, parse_ablation
-from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import as_image_size
-from costcert.geometry.touch import touched
-from costcert.reports.terminal import print_accuracy
-from costcert.store.certificates import CertificatesFolder, begin_certificates, certificates_manifest
-from costcert.store.exports import EXPORTS, Export
-from costcert.store.locations import Location
-from costcert.store.parquet import shard_path
-from costcert.store.votes import VotesArchive, VotesFolder, VotesSource
-from costcert.votes.defence import Defence
-from costcert.votes.table import Votes
-from costcert.votes.tuning import read_tuned
 
-# Images between two movements of the progress bar.
+if TYPE_CHECKING:
+    from costcert.certification.accuracy import Tally
+    from costcert.certification.certificates import Certificates
+    from costcert.store.certificates import CertificatesFolder
+    from costcert.store.locations import Location
+    from costcert.store.votes import VotesSource
+    from costcert.votes.defence import Defence
+    from costcert.votes.table import Votes
+
+# Images between two updates of the progress bar.
 _STEP = 512
 
+EXAMPLES = (
+    "costcert certify votes --patch 2%,rectangle:16x64 --out certs",
+    "costcert certify ballots.npz --ablation columns:19 --classes 1000 \\\n"
+    "  --image-size 224 --patch 32 --defender costcert,cbn -k 1,5,10",
+)
 
+
+@Parameter(name="*", group=RUN)
 @dataclass(frozen=True)
-class Request:
-    """What was asked on the command line, as it was spelled."""
-
-    votes: Location
-    patches: str
-    defenders: str
-    out: Location | None
-    ablation: str | None
-    classes: int | None
-    image_size: str | None
-    ks: str
-    ties: str
-    hard: bool
-    epsilon: str | None
-    tau: int
-    tuned: Location | None = None
+class CertifyOptions:
+    votes: Annotated[PathOrUrl, Parameter(help="A folder of votes, or an .npz with ballots and truth.")]
+    _: KW_ONLY
+    patches: Annotated[
+        str,
+        Parameter(
+            name=("--patch", "-p"),
+            help="Patches, separated by commas: 32 (a square), rectangle:16x64, 2% of the area, 2/32 (2 px "
+            "of a 32 px original), 2*square:16 (two at once).",
+        ),
+    ]
+    defenders: Annotated[
+        str,
+        Parameter(
+            name=("--defender", "-d"),
+            help="Defenders, separated by commas: costcert, costcert-masks, patchguard, cbn, drs; or all.",
+        ),
+    ] = "all"
+    ties: Annotated[
+        str, Parameter(help="against: every tie counts as lost; lowest: ties go to the lowest label.")
+    ] = "against"
+    ablation: Annotated[
+        str | None,
+        Parameter(
+            group=BALLOTS,
+            help="What each mutant kept, as in columns:19. Required for an .npz; of a folder of votes it "
+            "selects that subset of the mutants.",
+        ),
+    ] = None
+    classes: Annotated[
+        int | None, Parameter(group=BALLOTS, help="Number of classes (for an .npz).", validator=AT_LEAST_1)
+    ] = None
+    image_size: Annotated[
+        str | None,
+        Parameter(group=BALLOTS, help="The model's input size: the side, or height x width (for an .npz)."),
+    ] = None
+    tuned: Annotated[
+        PathOrUrl | None,
+        Parameter(group=BALLOTS, help="Mutants and soft ballots chosen by tune: its .json file."),
+    ] = None
+    hard: Annotated[bool, Parameter(group=BALLOTS, help="Use the hard ballots of soft votes.")] = False
+    epsilon: Annotated[
+        str | None,
+        Parameter(
+            group=BALLOTS,
+            help="Treat mutants whose margin is at most this as touched by every patch; probe: as measured "
+            "by vote --probe.",
+        ),
+    ] = None
+    tau: Annotated[
+        int,
+        Parameter(
+            group=BALLOTS, help="Units by which each label of a soft ballot may be off.", validator=AT_LEAST_0
+        ),
+    ] = 0
+    out: Annotated[
+        PathOrUrl | None,
+        Parameter(
+            alias="-o",
+            group=OUTPUT,
+            help="A folder (a started one is continued), or a .parquet, .csv or .json file.",
+        ),
+    ] = None
+    ks: Annotated[
+        str,
+        Parameter(name=("--k", "-k"), group=OUTPUT, help="Values of k in the table, as in 1-5 or 1,5,10."),
+    ] = "1-5"
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 
-def run(request: Request) -> None:
-    ks = parse_ks(request.ks)
-    source = _open(request)
-    work = _Work(request, source)
-    # The first images are certified before anything is written, so that a bad request leaves no trace.
+def run(options: CertifyOptions) -> None:
+    """Certify votes: rank and min-k per image, defender and patch.
+
+    min-k is the smallest k whose top-k list no patch can push the true label from.
+    """
+    from rich.console import Console
+
+    from costcert.certification.accuracy import Tally
+    from costcert.reports.terminal import print_accuracy
+    from costcert.store.exports import EXPORTS
+    from costcert.store.votes import VotesFolder
+
+    ks = parse_ks(options.ks)
+    is_folder = options.out is not None and options.out.suffix not in EXPORTS
+    if options.engine.engine != "local" and not is_folder:
+        raise CostcertError(
+            f"--engine {options.engine.engine} makes the shards of a folder: pass one with --out, or leave "
+            "--engine out"
+        )
+    source = _open(options)
+    work = _Work(options, source)
+    # The first image is certified before anything is written, so that bad options leave no trace.
     work.certify(source.shard(0).take(slice(0, 1)))
     tally = Tally()
-    if request.out is None:
+    if options.out is None:
         for certificates in work.shards(range(source.num_shards)):
             tally.add(certificates)
-    elif request.out.suffix in EXPORTS:
-        _export(request.out, work, tally, ks)
-    else:
-        _fill_folder(request, request.out, work, tally)
+    elif is_folder:
+        _fill_folder(options, options.out, work, tally)
         if rank_and_world_size()[0] > 0:
-            # Of many processes the first one speaks for all.
+            # Only rank 0 prints.
             return
+    else:
+        _export(options.out, work, tally, ks)
     console = Console()
     print_accuracy(console, tally.accuracy(ks), work.headings())
     unread = source.unread() if isinstance(source, VotesFolder) else []
@@ -81,30 +150,33 @@ def run(request: Request) -> None:
             f"{', '.join(unread[:10])}{', ...' if len(unread) > 10 else ''}",
             highlight=False,
         )
-    if request.out is not None:
-        console.print(f"Certificates: {request.out}", highlight=False)
+    if options.out is not None:
+        console.print(f"Certificates: {options.out}", highlight=False)
 
 
 class _Work:
-    """The certificates of one request."""
+    """What is certified, and against which patches."""
 
-    def __init__(self, request: Request, source: VotesSource) -> None:
-        self.request = request
+    def __init__(self, options: CertifyOptions, source: VotesSource) -> None:
+        from costcert.certification.certify import concrete_patches
+        from costcert.defenders import chosen
+
+        self.options = options
         self.source = source
-        self.classifier = _classifier(request, source)
-        self.ablation: Ablation = self.classifier.ablation
+        self.classifier = _classifier(options, source)
+        self.ablation = self.classifier.ablation
         self.image_size = as_image_size(tuple(source.manifest["image_size"]))
-        self.patches: list[OnePatch | Several] = concrete_patches(
-            parse_list(request.patches), self.image_size
-        )
-        self.epsilon, self.tau = self._distrust()
+        self.patches = concrete_patches(parse_list(options.patches), self.image_size)
+        self.epsilon, self.tau = self._uncertainty()
         # Adaptive voting may have evaluated all mutants of the first images, and few of others.
         partial = bool(source.manifest["made"].get("until")) or source.shard(0).known is not None
-        names = parse_list(request.defenders)
+        names = parse_list(options.defenders)
         soft = self.classifier.soft is not None
         self.defenders = [each.name for each in chosen(names, soft=soft, partial=partial)]
 
     def certify(self, votes: Votes) -> Certificates:
+        from costcert.certification.certify import certify
+
         return certify(
             votes.under(self.classifier),
             self.patches,
@@ -114,27 +186,29 @@ class _Work:
             tau=self.tau,
         )
 
-    def _distrust(self) -> tuple[float | None, int]:
-        """Epsilon and tau as asked for, or as the voting machine was probed."""
-        asked, soft = self.request.epsilon, self.classifier.soft is not None
-        if asked == "probe":
+    def _uncertainty(self) -> tuple[float | None, int]:
+        """Epsilon and tau as requested, or as measured by the probe."""
+        epsilon, soft = self.options.epsilon, self.classifier.soft is not None
+        if epsilon == "probe":
             probe = self.source.manifest["made"].get("probe")
             if not probe:
                 raise CostcertError(
-                    f"{self.request.votes} holds no probe: add one by voting once more with --probe"
+                    f"{self.options.votes} holds no probe: add one by voting once more with --probe"
                 )
             try:
-                epsilon, tau = float(probe["epsilon"]), int(probe["tau"])
+                measured, tau = float(probe["epsilon"]), int(probe["tau"])
             except (KeyError, TypeError, ValueError):
-                raise StoreError(f"the probe in {self.request.votes} is damaged: vote with --probe") from None
-            return epsilon, max(tau if soft else 0, self.request.tau)
+                raise StoreError(f"the probe in {self.options.votes} is damaged: vote with --probe") from None
+            return measured, max(tau if soft else 0, self.options.tau)
         try:
-            return None if asked is None else float(asked), self.request.tau
+            return None if epsilon is None else float(epsilon), self.options.tau
         except ValueError:
-            raise SpellingError(f"cannot read epsilon {asked!r}: write a number, or probe") from None
+            raise SpellingError(f"cannot read epsilon {epsilon!r}: write a number, or probe") from None
 
     def shards(self, numbers: Sequence[int]) -> Iterator[Certificates]:
         """Certificates of these shards, in order, with a progress bar on the error stream."""
+        from costcert.certification.certificates import Certificates
+
         with bar("certifying") as on_progress:
             done = self.source.num_images - sum(self.source.shard_length(number) for number in numbers)
             for number in numbers:
@@ -147,6 +221,8 @@ class _Work:
                 yield Certificates.joined(parts)
 
     def manifest(self) -> dict[str, Any]:
+        from costcert.store.certificates import certificates_manifest
+
         return certificates_manifest(
             self.source.manifest,
             self.source.digest(),
@@ -158,7 +234,9 @@ class _Work:
         )
 
     def headings(self) -> dict[str, str]:
-        """What to say above each patch's rows."""
+        """The line above each patch's rows."""
+        from costcert.geometry.touch import touched
+
         mutants = self.ablation.count(self.image_size)
         return {
             str(patch): f"{patch}: touches at most "
@@ -167,52 +245,61 @@ class _Work:
         }
 
 
-def _classifier(request: Request, source: VotesSource) -> Defence:
-    """What is certified: the classifier these are the ballots of, or as much of it as was asked for."""
-    cast = replace(source.classifier, ties=request.ties)
-    if request.tuned is not None:
-        if request.hard or request.ablation is not None:
+def _classifier(options: CertifyOptions, source: VotesSource) -> Defence:
+    """What is certified: the classifier that cast these ballots, with the requested changes."""
+    from costcert.geometry.ablations import parse_ablation
+    from costcert.votes.tuning import read_tuned
+
+    cast = replace(source.classifier, ties=options.ties)
+    if options.tuned is not None:
+        if options.hard or options.ablation is not None:
             raise CostcertError(
-                "--tuned says which mutants vote and how softly: leave --ablation and --hard out"
+                "--tuned defines which mutants vote and how softly: leave --ablation and --hard out"
             )
-        ablation, soft = read_tuned(request.tuned)
+        ablation, soft = read_tuned(options.tuned)
         tuned = replace(cast, ablation=ablation, soft=soft)
         return tuned.with_classes(int(source.manifest["num_classes"]))
-    if request.ablation is not None:
-        cast = replace(cast, ablation=parse_ablation(request.ablation))
-    return replace(cast, soft=None) if request.hard else cast
+    if options.ablation is not None:
+        cast = replace(cast, ablation=parse_ablation(options.ablation))
+    return replace(cast, soft=None) if options.hard else cast
 
 
-def _open(request: Request) -> VotesSource:
-    if request.votes.is_dir():
-        for option, value in (("--classes", request.classes), ("--image-size", request.image_size)):
+def _open(options: CertifyOptions) -> VotesSource:
+    from costcert.geometry.ablations import parse_ablation
+    from costcert.store.votes import VotesArchive, VotesFolder
+
+    if options.votes.is_dir():
+        for option, value in (("--classes", options.classes), ("--image-size", options.image_size)):
             if value is not None:
-                raise CostcertError(f"{option} is for .npz files: a folder of votes says it in its manifest")
-        return VotesFolder(request.votes)
-    wanted = {
-        "--ablation": request.ablation,
-        "--classes": request.classes,
-        "--image-size": request.image_size,
+                raise CostcertError(f"{option} is for .npz files: the manifest of a folder of votes holds it")
+        return VotesFolder(options.votes)
+    required = {
+        "--ablation": options.ablation,
+        "--classes": options.classes,
+        "--image-size": options.image_size,
     }
-    missing = [option for option, value in wanted.items() if value is None]
-    if request.votes.exists() and missing:
+    missing = [option for option, value in required.items() if value is None]
+    if options.votes.exists() and missing:
         raise CostcertError(
-            f"{request.votes} does not say how its votes were made: pass {', '.join(missing)}, "
+            f"{options.votes} does not record how its votes were made: pass {', '.join(missing)}, "
             "as in --ablation columns:19 --classes 1000 --image-size 224"
         )
     return VotesArchive(
-        request.votes,
-        ablation=parse_ablation(request.ablation or "columns:1"),
-        num_classes=request.classes or 1,
-        image_size=as_image_size(request.image_size or 1),
+        options.votes,
+        ablation=parse_ablation(options.ablation or "columns:1"),
+        num_classes=options.classes or 1,
+        image_size=as_image_size(options.image_size or 1),
     )
 
 
-def _fill_folder(request: Request, folder: Location, work: _Work, tally: Tally) -> None:
+def _fill_folder(options: CertifyOptions, folder: Location, work: _Work, tally: Tally) -> None:
+    from costcert.store.certificates import CertificatesFolder, begin_certificates
+
     plan = begin_certificates(folder, work.manifest())
-    if request.engine.is_spread:
-        there = replace(request, votes=request.votes.resolve(), out=folder.resolve())
-        spread(request.engine, CertifyJob(there), "certifying", begin=lambda: _Filling(plan, work.source))
+    if options.engine.is_spread:
+        # Workers may run in another folder.
+        resolved = replace(options, votes=options.votes.resolve(), out=folder.resolve())
+        spread(options.engine, CertifyJob(resolved), "certifying", begin=lambda: _Folder(plan, work.source))
     else:
         missing = plan.missing()
         for number, certificates in zip(missing, work.shards(missing), strict=True):
@@ -226,23 +313,27 @@ def _fill_folder(request: Request, folder: Location, work: _Work, tally: Tally) 
 
 @dataclass(frozen=True)
 class CertifyJob:
-    """Makes shards of certificates, anywhere."""
+    """Makes shards of certificates in any process."""
 
-    request: Request
+    request: CertifyOptions
 
     def open(self) -> Callable[[int], None]:
+        from costcert.store.certificates import CertificatesFolder
+
         assert self.request.out is not None
         source = _open(self.request)
         work, plan = _Work(self.request, source), CertificatesFolder(self.request.out)
         return lambda number: plan.write(work.certify(source.shard(number)), number)
 
     def is_done(self, number: int) -> bool:
+        from costcert.store.parquet import shard_path
+
         assert self.request.out is not None
         return shard_path(self.request.out, number).exists()
 
 
-class _Filling:
-    """Certificates in the making, with what only their votes know."""
+class _Folder:
+    """A folder of certificates, with the number of images and the shard lengths of its votes."""
 
     def __init__(self, plan: CertificatesFolder, votes: VotesSource) -> None:
         self.folder, self.num_images = plan.folder, votes.num_images
@@ -250,6 +341,8 @@ class _Filling:
 
 
 def _export(path: Location, work: _Work, tally: Tally, ks: list[int]) -> None:
+    from costcert.store.exports import Export
+
     with Export(path, work.manifest()) as export:
         for certificates in work.shards(range(work.source.num_shards)):
             export.add(certificates)
@@ -257,23 +350,6 @@ def _export(path: Location, work: _Work, tally: Tally, ks: list[int]) -> None:
         export.finish(tally.accuracy(ks))
 
 
-def manifest_of(request: Request) -> dict[str, Any]:
-    """What certificates that were asked for like this note about themselves."""
-    return _Work(request, _open(request)).manifest()
-
-
-def parse_list(text: str) -> list[str]:
-    """What stands between commas, in `square:2, 2%`."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def parse_ks(text: str) -> list[int]:
-    """The k of `1-5` or `1,5,10`."""
-    ks: list[int] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if not 1 <= first <= last or last - first > 100:
-            raise SpellingError(f"cannot read k {text!r}: write 5, 1-5 or 1,5,10")
-        ks.extend(range(first, last + 1))
-    return list(dict.fromkeys(ks))
+def manifest_of(options: CertifyOptions) -> dict[str, Any]:
+    """The manifest of certificates made with these options."""
+    return _Work(options, _open(options)).manifest()

@@ -1,4 +1,4 @@
-"""`costcert check`: is every byte as it was written, do the ballots say what the certificates say?"""
+"""`costcert check`: verify digests, and derive certificates again from their ballots."""
 
 from __future__ import annotations
 
@@ -6,106 +6,148 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import pyarrow as pa
-from rich.console import Console
+from cyclopts import Parameter
 
+from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, CSV, DATA, MODEL, RUN, PathOrUrl
 from costcert.cli.progress import bar
 from costcert.errors import CostcertError, OtherModelError, StoreError
-from costcert.store.locations import Location
-from costcert.store.parquet import read_npz, read_table, shard_path
-from costcert.verification.checker import Question, classifier_of
-from costcert.verification.digests import file_digest, num_shards
-from costcert.verification.stored import (
-    Row,
-    Stored,
-    StoredFile,
-    StoredFolder,
-    digest_problems,
-    is_export,
-    read_digests,
-)
-from costcert.votes.validation import MOST_CLASSES
 
-# Differences that are shown one by one.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from costcert.store.locations import Location
+    from costcert.verification.stored import Row, Stored
+
+# Differences that are printed one by one.
 _SHOWN = 20
 
-# What an .npz does not say about its votes.
-_WORLD = ("ablation", "classes", "image_size")
-# The units of a soft ballot, where an .npz does not say its cap.
+# Images whose certificates are derived again, unless the options say otherwise.
+_SAMPLE = 50
+
+# Options for what an .npz does not record about its votes.
+_OF_ARCHIVES = ("ablation", "classes", "image_size")
+# The units of a soft ballot, where an .npz does not record its cap.
 _UNITS = 65536
 
+EXAMPLES = (
+    "costcert check certs --votes votes --all",
+    "costcert check certs --votes votes --model model --data folder:photos \\\n  --replay 20",
+)
 
-@dataclass(frozen=True)
-class Asked:
-    """What `certify` was told that is written down nowhere, or only where a forger could have written it.
 
-    An .npz does not say how its votes were made; a .csv does not say anything but rows.
+@Parameter(name="*", group=CSV)
+@dataclass(frozen=True, kw_only=True)
+class CsvOptions:
+    """Options of `certify` that are recorded nowhere, or only where a forger could have written them.
+
+    An .npz does not record how its votes were made; a .csv records nothing but rows.
     """
 
-    ablation: str | None = None
-    classes: int | None = None
-    image_size: str | None = None
-    ties: str | None = None
-    hard: bool = False
-    epsilon: str | None = None
-    tau: int | None = None
-    tuned: Location | None = None
+    ablation: Annotated[str | None, Parameter(help="What each mutant kept (also for an .npz).")] = None
+    classes: Annotated[int | None, Parameter(help="Number of classes (also for an .npz).")] = None
+    image_size: Annotated[str | None, Parameter(help="The model's input size (also for an .npz).")] = None
+    ties: Annotated[str | None, Parameter(help="against or lowest.", show_default="against")] = None
+    hard: Annotated[bool, Parameter(help="Hard ballots of soft votes.")] = False
+    epsilon: Annotated[str | None, Parameter(help="A number, or probe.")] = None
+    tau: Annotated[int | None, Parameter(help="Units per label of a soft ballot.", show_default="0")] = None
+    tuned: Annotated[PathOrUrl | None, Parameter(help="The .json file of tune.")] = None
 
 
+@Parameter(name="*", group=RUN)
 @dataclass(frozen=True)
-class Request:
-    """What was asked on the command line; no sample means every image."""
+class CheckOptions:
+    certificates: Annotated[
+        PathOrUrl, Parameter(help="A folder of certificates, or a .parquet, .csv or .json file of certify.")
+    ]
+    _: KW_ONLY
+    votes: Annotated[
+        PathOrUrl | None, Parameter(help="The votes they came from, to derive the certificates again.")
+    ] = None
+    sample: Annotated[
+        int | None,
+        Parameter(
+            help="Number of images to derive them for.",
+            validator=AT_LEAST_1,
+            show_default=str(_SAMPLE),
+        ),
+    ] = None
+    every_image: Annotated[bool, Parameter(name="--all", help="Derive them for every image.")] = False
+    replay: Annotated[
+        int | None,
+        Parameter(
+            help="Number of images to evaluate again with --model and --data, and compare their votes.",
+            validator=AT_LEAST_1,
+        ),
+    ] = None
+    seed: Annotated[int, Parameter(help="Random seed of the samples.", validator=AT_LEAST_0)] = 0
+    data: Annotated[str | None, Parameter(group=DATA, help="The images, for --replay.")] = None
+    split: Annotated[
+        str | None,
+        Parameter(group=DATA, help="Part of the dataset.", show_default="as recorded with the votes"),
+    ] = None
+    model: Annotated[
+        str | None,
+        Parameter(
+            alias="-m", group=MODEL, help="The model, to compare its weights with the recorded digest."
+        ),
+    ] = None
+    checkpoint: Annotated[
+        PathOrUrl | None, Parameter(group=MODEL, help="Weights of a timm: or strip: model.")
+    ] = None
+    csv: CsvOptions = CsvOptions()
 
-    certificates: Location
-    votes: Location | None = None
-    sample: int | None = None
-    seed: int = 0
-    model: str | None = None
-    checkpoint: Location | None = None
-    data: str | None = None
-    split: str | None = None
-    replay: int | None = None
-    asked: Asked = Asked()
+    def __post_init__(self) -> None:
+        if self.every_image and self.sample is not None:
+            raise CostcertError("--all and --sample both choose images: pass one of them")
 
 
-def run(request: Request) -> bool:
-    """Whether all is well; what is not is printed."""
-    if request.replay is not None and None in (request.votes, request.model, request.data):
-        raise CostcertError("--replay asks the model again: pass --votes, --model and --data, too")
+def run(options: CheckOptions) -> int:
+    """Verify digests, and derive certificates again independently.
+
+    The exit code is 1 where anything differs.
+    """
+    return 0 if check(options) else 1
+
+
+def check(options: CheckOptions) -> bool:
+    """Whether everything is in order; problems are printed."""
+    from rich.console import Console
+
+    if options.replay is not None and None in (options.votes, options.model, options.data):
+        raise CostcertError("--replay evaluates the model again: pass --votes, --model and --data, too")
     console = Console(highlight=False, soft_wrap=True)
-    with _damage_in_one_sentence(request.certificates):
-        ballots = None if request.votes is None else _Ballots(request.votes, request.asked)
-        certificates = _stored(request, ballots)
+    with _damage_in_one_sentence(options.certificates):
+        ballots = None if options.votes is None else _Ballots(options.votes, options.csv)
+        certificates = _stored(options, ballots)
         problems = certificates.problems(console)
         if ballots is not None:
             problems += ballots.problems(console, certificates.manifest)
     if not problems:
-        # What is not what was written is not worth deriving again.
+        # Certificates are derived only from bytes that are as they were written.
         if ballots is None:
             console.print("Certificates: not derived again; pass --votes with the votes they came from")
         else:
-            with _damage_in_one_sentence(request.certificates):
-                problems += _derived(console, request, certificates, ballots)
+            with _damage_in_one_sentence(options.certificates):
+                problems += _derived(console, options, certificates, ballots)
                 problems += certificates.accuracy_problems()
-        if request.model is not None:
+        if options.model is not None:
             from costcert.verification.replay import Replay, ReplaySample
 
             voted = certificates.manifest["votes"] if ballots is None else ballots.manifest
             try:
-                with _damage_in_one_sentence(request.votes or request.certificates):
+                with _damage_in_one_sentence(options.votes or options.certificates):
                     replay = Replay(
                         voted,
-                        str(request.model),
-                        checkpoint=request.checkpoint,
-                        where=str(request.votes or request.certificates),
+                        options.model,
+                        checkpoint=options.checkpoint,
+                        where=str(options.votes or options.certificates),
                     )
-                    console.print(f"Weights: {request.model} has those that voted")
-                    if ballots is not None and request.replay is not None:
-                        sample = ReplaySample(str(request.data), request.split, request.replay, request.seed)
+                    console.print(f"Weights: {options.model} has those that voted")
+                    if ballots is not None and options.replay is not None:
+                        sample = ReplaySample(str(options.data), options.split, options.replay, options.seed)
                         with bar("voting again") as on_progress:
                             problems += replay.problems(
                                 console, sample, ballots.ids(), ballots.images, on_progress
@@ -119,48 +161,53 @@ def run(request: Request) -> bool:
     return not problems
 
 
-def _stored(request: Request, ballots: _Ballots | None) -> Stored:
-    path, archive = request.certificates, ballots is not None and not ballots.is_folder
-    given = [field.name for field in fields(Asked) if getattr(request.asked, field.name) != field.default]
-    needless = [name for name in given if path.suffix != ".csv" and not (archive and name in _WORLD)]
+def _stored(options: CheckOptions, ballots: _Ballots | None) -> Stored:
+    from costcert.verification.stored import StoredFile, StoredFolder, is_export
+
+    path, archive = options.certificates, ballots is not None and not ballots.is_folder
+    given = [field.name for field in fields(CsvOptions) if getattr(options.csv, field.name) != field.default]
+    needless = [name for name in given if path.suffix != ".csv" and not (archive and name in _OF_ARCHIVES)]
     if needless:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in needless)
-        raise CostcertError(f"{path} says itself how it was certified: leave {options} out")
+        raise CostcertError(f"{path} records how it was certified: leave {_spelled(needless)} out")
     if not is_export(path):
         return StoredFolder(path)
     if ballots is None:
         raise CostcertError(f"{path} has no digests, only rows: pass --votes with the votes it came from")
-    return StoredFile(path, ballots.count, lambda *cases: _as_certified(request.asked, ballots.path, *cases))
+    return StoredFile(path, ballots.count, lambda *cases: _manifest(options.csv, ballots.path, *cases))
 
 
-def _as_certified(
-    asked: Asked, votes: Location, defenders: list[str], patches: list[str]
+def _spelled(names: Sequence[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def _manifest(
+    csv: CsvOptions, votes: Location, defenders: list[str], patches: list[str]
 ) -> Mapping[str, Any]:
-    """The manifest of certificates that were asked for like this."""
-    from costcert.cli import certify
+    """The manifest of certificates that certify makes with these options."""
+    from costcert.cli.certify import CertifyOptions, manifest_of
 
-    return certify.manifest_of(
-        certify.Request(
-            votes=votes,
+    return manifest_of(
+        CertifyOptions(
+            votes,
             patches=",".join(patches),
             defenders=",".join(defenders),
-            out=None,
-            ablation=asked.ablation,
-            classes=asked.classes,
-            image_size=asked.image_size,
-            ks="1",
-            ties=asked.ties or "against",
-            hard=asked.hard,
-            epsilon=asked.epsilon,
-            tau=asked.tau or 0,
-            tuned=asked.tuned,
+            ablation=csv.ablation,
+            classes=csv.classes,
+            image_size=csv.image_size,
+            ties=csv.ties or "against",
+            hard=csv.hard,
+            epsilon=csv.epsilon,
+            tau=csv.tau or 0,
+            tuned=csv.tuned,
         )
     )
 
 
 @contextmanager
 def _damage_in_one_sentence(folder: Location) -> Iterator[None]:
-    """Plain code meets plain exceptions where a manifest or a table does not hold what it should."""
+    """Turn the exceptions of a manifest or table without the expected content into one sentence."""
+    import pyarrow as pa
+
     try:
         yield
     except CostcertError:
@@ -175,9 +222,13 @@ def _damage_in_one_sentence(folder: Location) -> Iterator[None]:
 
 
 class _Ballots:
-    """The votes that certificates came from: a folder, or an .npz. They say for themselves what they are."""
+    """The votes that certificates came from: a folder or an .npz, without trust in the certificates."""
 
-    def __init__(self, path: Location, asked: Asked) -> None:
+    def __init__(self, path: Location, csv: CsvOptions) -> None:
+        from costcert.store.parquet import read_npz
+        from costcert.verification.stored import read_digests
+        from costcert.votes.validation import MOST_CLASSES
+
         self.path = path
         self.is_folder = path.is_dir()
         if self.is_folder:
@@ -185,25 +236,26 @@ class _Ballots:
             self.manifest = self._digests.manifest
         else:
             self._arrays = read_npz(path)
-            self.manifest = self._described(asked)
+            self.manifest = self._described(csv)
         if not 0 < self.manifest["num_classes"] <= MOST_CLASSES:
-            raise StoreError(f"{self.manifest['num_classes']} classes are none, or too many")
+            raise StoreError(
+                f"the number of classes must be from 1 to {MOST_CLASSES}, got {self.manifest['num_classes']}"
+            )
 
     @property
     def count(self) -> int:
         """Images that voted."""
         return int(self.manifest["images"])
 
-    def _described(self, asked: Asked) -> Mapping[str, Any]:
-        """What is known of an .npz: its arrays, and what it does not say from whoever wants it checked."""
-        missing = [name for name in _WORLD if getattr(asked, name) is None]
+    def _described(self, csv: CsvOptions) -> Mapping[str, Any]:
+        """The manifest of an .npz: from its arrays, and from options for what it does not record."""
+        missing = [name for name in _OF_ARCHIVES if getattr(csv, name) is None]
         if missing:
-            options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise CostcertError(
-                f"{self.path} does not say how its votes were made, and certificates are not to be believed "
-                f"what they say of it: pass {options}"
+                f"{self.path} does not record how its votes were made, and certificates cannot vouch for "
+                f"themselves: pass {_spelled(missing)}"
             )
-        sides = [int(side) for side in str(asked.image_size).split("x")]
+        sides = [int(side) for side in str(csv.image_size).split("x")]
         soft, arrays = None, self._arrays
         if "units" in arrays:
             soft = {
@@ -213,13 +265,17 @@ class _Ballots:
             }
         return {
             "images": len(arrays["truth"]),
-            "classifier": {"ablation": asked.ablation, "hide": None, "soft": soft},
+            "classifier": {"ablation": csv.ablation, "hide": None, "soft": soft},
             "image_size": sides if len(sides) == 2 else 2 * sides,
-            "num_classes": asked.classes,
+            "num_classes": csv.classes,
         }
 
     def problems(self, console: Console, certificates: Mapping[str, Any]) -> list[str]:
-        """What is wrong with these votes, or with their being the ones."""
+        """What is wrong with these votes, or with their being those of the certificates."""
+        from costcert.verification.checker import classifier_of
+        from costcert.verification.digests import file_digest
+        from costcert.verification.stored import digest_problems
+
         noted, found = certificates["votes_digest"], []
         if self.is_folder:
             found = digest_problems(console, self.path, self._digests)
@@ -244,7 +300,10 @@ class _Ballots:
         return found
 
     def ids(self) -> list[str]:
-        """All images, in their order."""
+        """Ids of all images, in their order."""
+        from costcert.store.parquet import read_table, shard_path
+        from costcert.verification.digests import num_shards
+
         if not self.is_folder:
             return [str(each) for each in self._arrays.get("image_ids", range(self.count))]
         return [
@@ -255,6 +314,8 @@ class _Ballots:
 
     def images(self, numbers: Sequence[int]) -> Iterator[Row]:
         """Some rows, in their order; a shard is read once."""
+        from costcert.store.parquet import read_table, shard_path
+
         if not self.is_folder:
             yield from (self._archived(self._arrays, number) for number in numbers)
             return
@@ -264,6 +325,8 @@ class _Ballots:
 
     @staticmethod
     def _archived(arrays: Mapping[str, Any], image: int) -> Row:
+        import numpy as np
+
         row: dict[str, Any] = {
             "image_id": str(arrays["image_ids"][image]) if "image_ids" in arrays else str(image)
         }
@@ -280,18 +343,21 @@ class _Ballots:
         return {**row, "truth": int(arrays["truth"][image])}
 
 
-def _derived(console: Console, request: Request, certificates: Stored, ballots: _Ballots) -> list[str]:
-    """Certificates that are not what the ballots say."""
+def _derived(console: Console, options: CheckOptions, certificates: Stored, ballots: _Ballots) -> list[str]:
+    """Certificates that differ from those derived again from the ballots."""
+    from costcert.verification.checker import Question
+
     manifest = certificates.manifest
     if manifest.get("uncertain"):
-        raise StoreError("which mutants were uncertain is not written down, so nothing can be derived again")
+        raise StoreError("which mutants were uncertain is not recorded, so nothing can be derived again")
     question = Question(manifest, ballots.manifest)
     cases = question.keys
     size = int(manifest["votes"]["shard_size"])
     images = ballots.count
     chosen: Sequence[int] = range(images)
-    if request.sample is not None and request.sample < images:
-        chosen = sorted(random.Random(request.seed).sample(chosen, request.sample))  # noqa: S311
+    sample = images if options.every_image else options.sample or _SAMPLE
+    if sample < images:
+        chosen = sorted(random.Random(options.seed).sample(chosen, sample))  # noqa: S311
     rows = ballots.images(chosen)
     problems: list[str] = []
     with bar("checking") as on_progress:
@@ -310,13 +376,14 @@ def _derived(console: Console, request: Request, certificates: Stored, ballots: 
                     place = at * length + number
                     found = _difference(table[place], row, defender, patch, question.answer)
                     problems += [f"{certificates.row_name(first + place)}{each}" for each in found]
-    asked = manifest["classifier"]
+    classifier = manifest["classifier"]
     console.print(
         f"Question: {', '.join(manifest['defenders'])} against {', '.join(manifest['patches'])}; "
-        f"{asked['ablation']}, {'soft' if asked['soft'] else 'hard'} ballots, ties {asked['ties']}, epsilon "
+        f"{classifier['ablation']}, {'soft' if classifier['soft'] else 'hard'} ballots, "
+        f"ties {classifier['ties']}, epsilon "
         f"{manifest['epsilon']}, tau {manifest['tau']}"
     )
-    which = "all" if len(chosen) == images else f"a sample by seed {request.seed}"
+    which = "all" if len(chosen) == images else f"a sample by seed {options.seed}"
     console.print(
         f"Certificates: {len(cases) * len(chosen):,} derived again, of {len(chosen):,} images of {images:,} "
         f"({which}): {'all alike' if not problems else f'{len(problems):,} differ'}"

@@ -1,4 +1,4 @@
-"""The same command on many machines: who makes the shards, and when all are there."""
+"""Where shards are made: options of the engine, and the call that has all missing shards made."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
+from cyclopts import Parameter
+
+from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, ENGINE
 from costcert.cli.progress import bar
 from costcert.engines import Job, Resources, find_engine
 from costcert.engines.base import check_gpus, parse_options
@@ -15,29 +18,33 @@ from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
 from costcert.store.locations import Location
 
-# Seconds between two looks whether the others are done.
-_PATIENCE = 0.2
+# Seconds between two checks whether other ranks are done.
+_POLL_SECONDS = 0.2
 
 
-@dataclass(frozen=True)
+@Parameter(name="*", group=ENGINE)
+@dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Who does the work, as asked on the command line; None where nothing was asked."""
+    """Which engine makes the shards, and with what; None where the engine decides."""
 
-    engine: str = "local"
-    workers: int | None = None
-    cpus: int | None = None
-    gpus: float | None = None
-    options: Sequence[str] = ()
+    engine: Annotated[str, Parameter(help="Where shards are made: local, ray or slurm.")] = "local"
+    workers: Annotated[int | None, Parameter(help="Number of worker processes.", validator=AT_LEAST_1)] = None
+    cpus: Annotated[int | None, Parameter(help="CPU cores per worker.", validator=AT_LEAST_1)] = None
+    gpus: Annotated[float | None, Parameter(help="GPUs per worker.", validator=AT_LEAST_0)] = None
+    options: Annotated[
+        tuple[str, ...],
+        Parameter(name="--engine-option", help="Setting of the engine, as in partition=gpu; repeatable."),
+    ] = ()
 
     def __post_init__(self) -> None:
-        """What no engine would do is refused at once, before a model is loaded."""
-        asked = {
+        """Refuse what the engine would ignore at once, before a model is loaded."""
+        values = {
             "--workers": self.workers,
             "--cpus": self.cpus,
             "--gpus": self.gpus,
             "--engine-option": self.options or None,
         }
-        given = [name for name, value in asked.items() if value is not None]
+        given = [name for name, value in values.items() if value is not None]
         if self.engine == "local" and given:
             are, them = ("are", "them") if len(given) > 1 else ("is", "it")
             raise CostcertError(
@@ -49,11 +56,12 @@ class EngineOptions:
 
     @property
     def is_spread(self) -> bool:
+        """Whether other processes make shards, too."""
         return self.engine != "local" or rank_and_world_size()[1] > 1
 
 
 class Folder(Protocol):
-    """A folder of shards in the making."""
+    """A folder whose shards are being made."""
 
     folder: Location
     num_images: int
@@ -69,7 +77,7 @@ AnyFolder = TypeVar("AnyFolder", bound=Folder)
 
 
 def spread(options: EngineOptions, job: Job, doing: str, *, begin: Callable[[], AnyFolder]) -> AnyFolder:
-    """Have the missing shards made; of several processes side by side the first one ends the work."""
+    """Have the engine make all missing shards; of several ranks, rank 0 seals the folder."""
     engine = find_engine(options.engine)
     engine_options = parse_options(options.options)
     source = begin()
@@ -79,15 +87,15 @@ def spread(options: EngineOptions, job: Job, doing: str, *, begin: Callable[[], 
     with bar(doing) as on_progress:
         on_progress(done, source.num_images)
 
-        def one_more(number: int) -> None:
+        def on_shard(number: int) -> None:
             nonlocal done
             done += source.shard_length(number)
             on_progress(done, source.num_images)
 
-        # Engines write logs to files of this machine.
+        # Engines write their logs to files of this machine, never to a URL.
         logs = source.folder.with_name("costcert-jobs") if isinstance(source.folder, Path) else None
         resources = Resources(options.workers, options.cpus or 1, options.gpus or 0, engine_options, logs)
-        engine(job, missing, resources, one_more)
+        engine(job, missing, resources, on_shard)
         if rank == 0:
             wait_until(lambda: not source.missing())
     if rank == 0:
@@ -96,6 +104,6 @@ def spread(options: EngineOptions, job: Job, doing: str, *, begin: Callable[[], 
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    """Wait for what other ranks do; torchrun ends us all if one of them fails."""
+    """Wait for other ranks; torchrun ends all of them if one fails."""
     while not done():
-        time.sleep(_PATIENCE)
+        time.sleep(_POLL_SECONDS)

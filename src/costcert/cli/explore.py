@@ -1,4 +1,4 @@
-"""`costcert explore`: a local page on which certificates are understood by touching them."""
+"""`costcert explore`: a local page for exploring certificates by dragging a patch over images."""
 
 from __future__ import annotations
 
@@ -6,54 +6,99 @@ import os
 import secrets
 import sys
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib.resources import as_file, files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from rich.console import Console
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from costcert.certification.certificates import Certificates
+from costcert.cli.options import AT_LEAST_1, DATA, MODEL, RUN, SERVER, PathOrUrl
 from costcert.cli.progress import bar
-from costcert.defenders import find
 from costcert.errors import CostcertError
-from costcert.store.locations import Location
-from costcert.store.runs import Run, open_run
-from costcert.store.votes import VotesFolder, read_votes
-from costcert.votes.table import Votes
 
 if TYPE_CHECKING:
     from costcert.certification.deployment import Deployed
     from costcert.datasets.base import Dataset
     from costcert.explorer.pictures import Pictures
     from costcert.explorer.session import Session
+    from costcert.store.locations import Location
+    from costcert.store.runs import Run
+    from costcert.store.votes import VotesFolder
+    from costcert.votes.table import Votes
 
-# Ballots that fit into a laptop's memory; a soft one counts once for every label it names.
+# Ballots that fit into a laptop's memory; a soft one counts once per label.
 MOST_BALLOTS = 1 << 28
 
+EXAMPLES = (
+    "costcert explore --demo",
+    "costcert explore certs --votes votes --data folder:photos --model model",
+)
 
+
+@Parameter(name="*", group=RUN)
 @dataclass(frozen=True)
-class Request:
-    """What was asked on the command line, as it was spelled."""
+class ExploreOptions:
+    source: Annotated[PathOrUrl | None, Parameter(help="A folder of votes or of certificates.")] = None
+    _: KW_ONLY
+    demo: Annotated[bool, Parameter(help="Show the sample images of the package.")] = False
+    votes: Annotated[
+        PathOrUrl | None,
+        Parameter(help="The votes of these certificates.", show_default="as recorded with the certificates"),
+    ] = None
+    data: Annotated[str | None, Parameter(group=DATA, help="The images, to show them.")] = None
+    split: Annotated[str | None, Parameter(group=DATA, help="Part of the dataset.", show_default="test")] = (
+        None
+    )
+    limit: Annotated[
+        int | None,
+        Parameter(group=DATA, help="Number of images to show, from the first one on.", validator=AT_LEAST_1),
+    ] = None
+    model: Annotated[
+        str | None, Parameter(alias="-m", group=MODEL, help="The model that voted, to try it on new images.")
+    ] = None
+    checkpoint: Annotated[
+        PathOrUrl | None, Parameter(group=MODEL, help="Weights of a timm: or strip: model.")
+    ] = None
+    host: Annotated[
+        str,
+        Parameter(group=SERVER, help="Address to listen on; any but this machine's own needs the token."),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int | None,
+        Parameter(
+            group=SERVER,
+            help="Port to listen on.",
+            validator=Number(gte=0, lte=65535),
+            show_default="8710, or any that is free",
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        Parameter(group=SERVER, env_var="COSTCERT_TOKEN", help="Token that every request must carry."),
+    ] = None
+    seconds: Annotated[
+        float,
+        Parameter(group=SERVER, help="Time limit per request, in seconds.", validator=Number(gte=0.1)),
+    ] = 30.0
+    megabytes: Annotated[
+        float,
+        Parameter(group=SERVER, help="Size limit of uploads, in megabytes.", validator=Number(gte=0.01)),
+    ] = 10.0
+    browser: Annotated[
+        bool,
+        Parameter(group=SERVER, negative="--no-browser", help="Open the page in a browser."),
+    ] = True
 
-    source: Location | None = None
-    demo: bool = False
-    votes: Location | None = None
-    data: str | None = None
-    split: str | None = None
-    model: str | None = None
-    checkpoint: Location | None = None
-    limit: int | None = None
-    host: str = "127.0.0.1"
-    port: int | None = None
-    token: str | None = None
-    seconds: float = 30.0
-    megabytes: float = 10.0
-    browser: bool = True
 
+def run(options: ExploreOptions = ExploreOptions()) -> None:
+    """Open a local page to drag a patch over images.
 
-def run(request: Request) -> None:
+    It shows what a patch can change in the prediction, and what it cannot.
+    """
+    from rich.console import Console
+
     for package in ("fastapi", "uvicorn", "PIL"):
         if find_spec(package) is None:
             raise CostcertError(f"the page needs {package}: pip install 'costcert[explore]'")
@@ -62,72 +107,79 @@ def run(request: Request) -> None:
     from costcert.explorer.service import create_app
     from costcert.explorer.serving import address, listening, server
 
-    token = request.token
-    if token is None and request.host not in LOOPBACK:
-        # What others can reach asks who they are.
+    token = options.token
+    if token is None and options.host not in LOOPBACK:
+        # A page that other machines can reach needs a token.
         token = secrets.token_urlsafe(16)
     if token is not None and not (token.isascii() and token.isprintable() and len(token) >= 8):
-        raise CostcertError("a token has at least 8 plain characters")
-    session, deployed = opened(request)
+        raise CostcertError("a token has at least 8 printable ASCII characters")
+    session, deployed = opened(options)
     app = create_app(
         session,
         deployed=deployed,
-        access=Access(request.host, token),
-        limits=Limits(bytes=int(request.megabytes * 1e6), seconds=request.seconds),
+        access=Access(options.host, token),
+        limits=Limits(bytes=int(options.megabytes * 1e6), seconds=options.seconds),
     )
-    socket = listening(request.host, request.port)
-    where = address(socket, request.host) + (f"#token={token}" if token else "")
+    socket = listening(options.host, options.port)
+    where = address(socket, options.host) + (f"#token={token}" if token else "")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Explore {len(session.votes):,} images of {session.name}: {where}", markup=False)
     console.print("Stop with Ctrl-C.")
-    if request.browser and _has_screen():
+    if options.browser and _has_screen():
         webbrowser.open(where)
     server(app).run(sockets=[socket])
 
 
-def opened(request: Request) -> tuple[Session, Deployed | None]:
-    """What to show, and the model that takes pictures, where there is one."""
+def opened(options: ExploreOptions) -> tuple[Session, Deployed | None]:
+    """The page's session, and the deployed classifier for new images where a model is given."""
+    import numpy as np
+
+    from costcert.certification.certificates import Certificates
     from costcert.explorer.image import Terms
     from costcert.explorer.session import Session
+    from costcert.store.runs import open_run
 
-    if request.demo == (request.source is not None):
-        raise CostcertError("say what to show: a folder of votes or certificates, or --demo")
-    if request.demo:
-        return _demo(request)
-    assert request.source is not None
-    run = open_run(request.source, request.votes)
-    votes = _limited(run.votes, request.limit)
+    if options.demo == (options.source is not None):
+        raise CostcertError("pass what to show: a folder of votes or certificates, or --demo")
+    if options.demo:
+        return _demo(options)
+    assert options.source is not None
+    run = open_run(options.source, options.votes)
+    votes = _limited(run.votes, options.limit)
     certificates, manifest = None, {}
     if run.certificates is not None:
         manifest = run.certificates.manifest
         votes = votes.under(run.classifier)
         certificates = Certificates.joined(list(run.certificates.shards())).select(slice(0, len(votes)))
         if not np.array_equal(certificates.image_ids, votes.image_ids):
-            raise CostcertError(f"{request.source} names other images than its votes: certify them again")
+            raise CostcertError(f"{options.source} names other images than its votes: certify them again")
     session = Session(
         votes,
-        name=_name(votes, request.source),
+        name=_name(votes, options.source),
         terms=Terms(run.classifier.ties, manifest.get("epsilon"), int(manifest.get("tau") or 0)),
         certificates=certificates,
-        pictures=_pictures(votes, request),
+        pictures=_pictures(votes, options),
     )
-    return session, None if request.model is None else _deployed(run, request)
+    return session, None if options.model is None else _deployed(run, options)
 
 
-def _deployed(run: Run, request: Request) -> Deployed:
+def _deployed(run: Run, options: ExploreOptions) -> Deployed:
     """The classifier whose votes or certificates are shown, with the model that voted."""
     from costcert.certification.deployment import Deployed, model_of_run
+    from costcert.defenders import find
 
-    assert request.model is not None
-    model = model_of_run(run, request.model, checkpoint=request.checkpoint)
+    assert options.model is not None
+    model = model_of_run(run, options.model, checkpoint=options.checkpoint)
     names = ["costcert"] if run.certificates is None else [name for name, _ in run.certificates.keys]
-    # A masking defender is another classifier for each patch; the page compares them all by ballots.
+    # A masking defender is another classifier for each patch, so one that votes is deployed if there is any.
     voting = [name for name in names if not find(name).masks]
     return Deployed.of(model, run.classifier_by(voting[0] if voting else None))
 
 
 def _limited(folder: VotesFolder, limit: int | None) -> Votes:
-    """The first images, or all of them where they fit."""
+    """Votes of the first images, or of all where they fit into memory."""
+    from costcert.store.votes import read_votes
+
     if limit is not None and limit <= folder.shard_length(0):
         return folder.shard(0).take(slice(0, limit))
     spread = 1 if folder.classifier.soft is None else folder.classifier.soft.best
@@ -138,18 +190,18 @@ def _limited(folder: VotesFolder, limit: int | None) -> Votes:
     return read_votes(folder.folder).take(slice(0, limit))
 
 
-def _pictures(votes: Votes, request: Request) -> Pictures | None:
-    """The images, where the data are at hand, as the model saw them."""
+def _pictures(votes: Votes, options: ExploreOptions) -> Pictures | None:
+    """The images as the model gets them, where the data are known."""
     from costcert.datasets.parse import parse_dataset
     from costcert.explorer.pictures import Pictures
     from costcert.models.preprocessing import Preprocessing
 
     known = str((votes.provenance.get("data") or {}).get("name"))
-    # The sample is always at hand, also where only part of it voted.
-    spelling = request.data or ("sample" if known.partition(" ")[0] == "sample" else None)
+    # The sample comes with the package, so it is known also where only part of it voted.
+    spelling = options.data or ("sample" if known.partition(" ")[0] == "sample" else None)
     if spelling is None:
         return None
-    data = parse_dataset(spelling, request.split or "test")
+    data = parse_dataset(spelling, options.split or "test")
     if not set(data.ids).intersection(votes.image_ids.tolist()):
         raise CostcertError(f"{spelling} has none of the images that voted: pass the data of these votes")
     settings = (votes.provenance.get("model") or {}).get("preprocessing")
@@ -161,9 +213,9 @@ def _name(votes: Votes, source: Location) -> str:
     return str((votes.provenance.get("data") or {}).get("name") or source.name)
 
 
-def _demo(request: Request) -> tuple[Session, Deployed]:
+def _demo(options: ExploreOptions) -> tuple[Session, Deployed]:
     from costcert.certification.deployment import Deployed
-    from costcert.cli.demo import SOFT
+    from costcert.cli.demo import soft_ballots
     from costcert.datasets.parse import parse_dataset
     from costcert.datasets.subsets import limited
     from costcert.explorer.pictures import Pictures
@@ -172,19 +224,20 @@ def _demo(request: Request) -> tuple[Session, Deployed]:
     from costcert.votes.voting import vote
 
     data: Dataset = parse_dataset("sample")
-    if request.limit is not None:
-        data = limited(data, request.limit)
+    if options.limit is not None:
+        data = limited(data, options.limit)
     with as_file(files("costcert") / "sample" / "model") as folder:
         model = load_model(folder)
     assert model.ablation is not None
+    soft = soft_ballots()
     with bar("voting") as on_progress:
-        votes = vote(model, data, model.ablation, soft=SOFT, progress=on_progress)
+        votes = vote(model, data, model.ablation, soft=soft, progress=on_progress)
     session = Session(votes, name="the demo's clothes", pictures=Pictures(data, model.prepare))
-    return session, Deployed(model, model.ablation, soft=SOFT)
+    return session, Deployed(model, model.ablation, soft=soft)
 
 
 def _has_screen() -> bool:
-    """Without a screen a browser in text mode would take over the terminal."""
+    """Whether there is a screen; without one a text browser would take over the terminal."""
     return sys.platform in ("darwin", "win32") or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )

@@ -1,4 +1,4 @@
-"""How far a long command is, on the error stream: a bar for people, a line now and then for log files."""
+"""Progress of a long command, on the error stream: a bar on a terminal, a line per minute in a log file."""
 
 from __future__ import annotations
 
@@ -6,69 +6,61 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
-# Told the images that are done, and all images.
-Tell = Callable[[int, int], None]
+# Called with the number of images that are done, and of all images.
+OnProgress = Callable[[int, int], None]
 
 # Seconds between two lines of a log.
-_QUIET = 60.0
+_LOG_INTERVAL = 60.0
 
 
 @contextmanager
-def bar(doing: str) -> Iterator[Tell]:
-    """Shows what it is told."""
+def bar(doing: str) -> Iterator[OnProgress]:
+    """A progress bar, or lines of a log where the error stream is not a terminal."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _log(console, doing)
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        _Rate(),
+        TextColumn("{task.fields[rate]}", style="progress.data.speed"),
         TimeRemainingColumn(),
         console=console,
         transient=True,
         speed_estimate_period=300,
     ) as progress:
-        task = progress.add_task(doing, total=None)
+        number = progress.add_task(doing, total=None, rate="")
+        (task,) = progress.tasks
 
         def on_progress(done: int, images: int) -> None:
-            progress.update(task, completed=done, total=images)
+            rate = _per_second(task.speed) if task.speed else ""
+            progress.update(number, completed=done, total=images, rate=rate)
 
         yield on_progress
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(_per_second(speed) if speed else "", style="progress.data.speed")
-
-
-def _log(console: Console, doing: str) -> Tell:
+def _log(console: Console, doing: str) -> OnProgress:
     began: tuple[float, int] | None = None
-    said = time.monotonic()
+    printed = time.monotonic()
 
     def on_progress(done: int, images: int) -> None:
-        nonlocal began, said
+        nonlocal began, printed
         now = time.monotonic()
-        # What was done before this run says nothing about its speed.
+        # Images of earlier runs do not count into the speed of this one.
         began = began or (now, done)
-        if now - said < _QUIET or done == began[1]:
+        if now - printed < _LOG_INTERVAL or done == began[1]:
             return
-        said = now
+        printed = now
         speed = (done - began[1]) / (now - began[0])
         left = timedelta(seconds=round((images - done) / speed))
         console.print(f"{doing}: {done:,} of {images:,} images, {_per_second(speed)}, {left} left")

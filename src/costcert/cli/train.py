@@ -1,80 +1,253 @@
-"""`costcert train`: teach a network to vote on mutants."""
+"""`costcert train`: train a network on random mutants."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
+from cyclopts import Group, Parameter
 
+from costcert.cli.options import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    AUGMENTATION,
+    DATA,
+    MODEL,
+    OPTIMISATION,
+    OUTPUT,
+    RUN,
+    PathOrUrl,
+)
 from costcert.cli.progress import bar
-from costcert.datasets.base import Dataset
-from costcert.datasets.parse import parse_dataset
-from costcert.datasets.subsets import Subset, limited
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import parse_ablation
-from costcert.models.preprocessing import Preprocessing
-from costcert.store.locations import Location
-from costcert.training.recipes import Recipe, find_recipe
+from costcert.training.recipes import PRESETS, Recipe, find_recipe
+
+if TYPE_CHECKING:
+    from costcert.datasets.base import Dataset
+    from costcert.models.preprocessing import Preprocessing
+
+EXAMPLES = (
+    "costcert train --model strip:small --data torchvision:CIFAR10@data \\\n"
+    "  --download --ablation columns:4 --out model",
+    "costcert train --model timm:vit_base_patch16_224 --pretrained \\\n"
+    "  --hide drop-tokens --data imagenet:ILSVRC --ablation columns:19 \\\n"
+    "  --preset paper-imagenet --out model",
+)
+
+# Names of options in 0.1.0, which are still accepted.
+OLD_SPELLINGS = {
+    "--rate": "--lr",
+    "--body": "--backbone-lr-scale",
+    "--light": "--brightness-contrast",
+    "--lead": "--margin",
+    "--vote": "--vote-loss-weight",
+}
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked on the command line, as it was spelled."""
-
-    model: str
-    data: str
-    ablation: str
-    out: Location
-    split: str = "train"
-    validation: str | None = None
-    holdout: float = 0.1
-    preset: str = "default"
-    settings: dict[str, Any] = field(default_factory=dict)
-    hide: str | None = None
-    image_size: str | None = None
-    fit: str | None = None
-    interpolation: str | None = None
-    checkpoint: Location | None = None
-    pretrained: bool = False
-    device: str = "cpu"
-    precision: str = "no"
-    workers: int = 0
-    limit: int | None = None
-    download: bool = False
+def _setting(
+    name: str, group: Group, text: str, validator: Callable[..., Any] | None = None, **parameter: Any
+) -> Parameter:
+    """An option that replaces a setting of the preset; its help shows the values of the presets."""
+    own = getattr(PRESETS["default"], name)
+    others: dict[Any, list[str]] = {}
+    for preset, recipe in PRESETS.items():
+        if getattr(recipe, name) != own:
+            others.setdefault(getattr(recipe, name), []).append(preset)
+    values = [_shown(own), *(f"{', '.join(names)}: {_shown(value)}" for value, names in others.items())]
+    return Parameter(group=group, help=text, validator=validator, show_default="; ".join(values), **parameter)
 
 
-def run(request: Request) -> None:
+def _shown(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value:g}"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions:
+    """Settings of the recipe, by its names; None where the preset decides."""
+
+    epochs: Annotated[int | None, _setting("epochs", OPTIMISATION, "Number of epochs.", AT_LEAST_1)] = None
+    batch_size: Annotated[
+        int | None, _setting("batch_size", OPTIMISATION, "Images per batch.", AT_LEAST_1)
+    ] = None
+    mutants: Annotated[
+        int | None, _setting("mutants", OPTIMISATION, "Random mutants per image and step.", AT_LEAST_1)
+    ] = None
+    lr: Annotated[float | None, _setting("lr", OPTIMISATION, "Peak learning rate.")] = None
+    backbone_lr_scale: Annotated[
+        float | None,
+        _setting(
+            "backbone_lr_scale",
+            OPTIMISATION,
+            "Learning-rate multiplier of the backbone: all layers but the last.",
+        ),
+    ] = None
+    warmup: Annotated[float | None, _setting("warmup", OPTIMISATION, "Warm-up epochs.")] = None
+    weight_decay: Annotated[float | None, _setting("weight_decay", OPTIMISATION, "Weight decay.")] = None
+    smoothing: Annotated[float | None, _setting("smoothing", OPTIMISATION, "Label smoothing.")] = None
+    vote_loss_weight: Annotated[
+        float | None,
+        _setting("vote_loss_weight", OPTIMISATION, "Weight of the loss on the mean ballot of an image."),
+    ] = None
+    margin: Annotated[
+        float | None,
+        _setting(
+            "margin",
+            OPTIMISATION,
+            "Lead of the true label, as a share of the ballots, that this loss aims for.",
+        ),
+    ] = None
+    seed: Annotated[int | None, _setting("seed", OPTIMISATION, "Random seed.", AT_LEAST_0)] = None
+    shift: Annotated[
+        int | None, _setting("shift", AUGMENTATION, "Maximum random shift in pixels.", AT_LEAST_0)
+    ] = None
+    brightness_contrast: Annotated[
+        float | None,
+        _setting("brightness_contrast", AUGMENTATION, "Strength of brightness and contrast jitter."),
+    ] = None
+    colour: Annotated[
+        float | None, _setting("colour", AUGMENTATION, "Strength of colour jitter, per channel.")
+    ] = None
+    warp: Annotated[
+        float | None, _setting("warp", AUGMENTATION, "Strength of random rotation, shear and scaling.")
+    ] = None
+    flip: Annotated[
+        bool | None,
+        _setting(
+            "flip",
+            AUGMENTATION,
+            "Random horizontal flips; not for classes that are mirror images of each other.",
+            negative="--no-flip",
+        ),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that replace those of the preset."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    ablation: Annotated[str, Parameter(help="What each mutant keeps, as in columns:19.")]
+    preset: Annotated[
+        str,
+        Parameter(
+            help="Recipe: default, paper-imagenet or paper-small; options of optimisation and augmentation "
+            "change it."
+        ),
+    ] = "default"
+    data: Annotated[
+        str,
+        Parameter(
+            group=DATA,
+            help="Training images: folder:PATH, imagenet:PATH, torchvision:NAME@FOLDER, npz:FILE, "
+            "idx:FOLDER or hf:NAME.",
+        ),
+    ]
+    split: Annotated[str, Parameter(group=DATA, help="Part of the dataset.")] = "train"
+    validation: Annotated[
+        str | None, Parameter(group=DATA, help="Validation images, in place of a held-out share.")
+    ] = None
+    holdout: Annotated[float, Parameter(group=DATA, help="Share held out for validation.")] = 0.1
+    limit: Annotated[int | None, Parameter(group=DATA, help="Random subset size.", validator=AT_LEAST_1)] = (
+        None
+    )
+    download: Annotated[bool, Parameter(group=DATA, help="Download the dataset if it is missing.")] = False
+    workers: Annotated[
+        int, Parameter(group=DATA, help="Processes that load images.", validator=AT_LEAST_0)
+    ] = 0
+    model: Annotated[
+        str,
+        Parameter(
+            alias="-m",
+            group=MODEL,
+            help="timm:NAME, or strip:small, strip:base or strip:tall for narrow strips.",
+        ),
+    ]
+    checkpoint: Annotated[
+        PathOrUrl | None,
+        Parameter(group=MODEL, help="Initial weights: .safetensors, or a weights-only torch file."),
+    ] = None
+    pretrained: Annotated[
+        bool, Parameter(group=MODEL, help="Start from timm's pretrained weights (downloaded if missing).")
+    ] = False
+    hide: Annotated[
+        str | None,
+        Parameter(group=MODEL, help="How pixels are hidden: zero, black, mean, drop-tokens or crop."),
+    ] = None
+    image_size: Annotated[
+        str | None, Parameter(group=MODEL, help="Input size: the side, or height x width, as in 32x48.")
+    ] = None
+    fit: Annotated[
+        str | None,
+        Parameter(
+            group=MODEL,
+            help="How images fit the input: squash (aspect ratio not kept), center (centre crop) or border "
+            "(padding).",
+        ),
+    ] = None
+    interpolation: Annotated[
+        str | None, Parameter(group=MODEL, help="Resizing method, as in bilinear or bicubic.")
+    ] = None
+    device: Annotated[str, Parameter(group=MODEL, help="cpu, cuda or mps.")] = "cpu"
+    precision: Annotated[str, Parameter(group=MODEL, help="Mixed precision: no, fp16 or bf16.")] = "no"
+    recipe: RecipeOptions = field(default_factory=RecipeOptions)
+    out: Annotated[
+        PathOrUrl,
+        Parameter(alias="-o", group=OUTPUT, help="Folder for the model; a started one is continued."),
+    ]
+
+
+def run(options: TrainOptions) -> None:
+    """Train a network on random mutants of images.
+
+    A second run into the same folder continues from the last checkpoint.
+    """
+    from rich.console import Console
+
+    from costcert.datasets.parse import parse_dataset
+    from costcert.datasets.subsets import limited
+    from costcert.geometry.ablations import parse_ablation
+
     console = Console(highlight=False, soft_wrap=True)
-    data = parse_dataset(request.data, request.split, download=request.download)
-    recipe = _recipe(request, data)
-    if request.limit is not None:
-        data = limited(data, request.limit, recipe.seed)
-    train, validation = _split(request, data, recipe.seed)
+    data = parse_dataset(options.data, options.split, download=options.download)
+    recipe = _recipe(options, data)
+    if options.limit is not None:
+        data = limited(data, options.limit, recipe.seed)
+    train, validation = _split(options, data, recipe.seed)
+
+    # Data and recipe are refused before torch is imported, which takes seconds.
+    import torch
 
     from costcert.models.architectures import build
     from costcert.models.checkpoints import digest, start_from
     from costcert.models.saved import CARD, ModelCard, save_model
     from costcert.training.trainer import Epoch, Trainer
 
-    ablation = parse_ablation(request.ablation)
+    ablation = parse_ablation(options.ablation)
     first = data.image(0)
-    torch_seed(recipe.seed)
+    # Strip networks take the size of the images; timm's have their own.
+    own_size = (first.height, first.width) if options.model.startswith("strip:") else None
+    # The initial weights are part of the recipe.
+    torch.manual_seed(recipe.seed)
     mutants, preprocessing = build(
-        request.model,
+        options.model,
         num_classes=data.num_classes,
-        hide=request.hide,
+        hide=options.hide,
         ablation=ablation,
-        image_size=request.image_size or ((first.height, first.width) if _own(request.model) else None),
+        image_size=options.image_size or own_size,
         channels=1 if first.mode in ("L", "1", "I;16") else 3,
-        pretrained=request.pretrained,
+        pretrained=options.pretrained,
     )
-    preprocessing = _as_asked(request, preprocessing)
-    if request.checkpoint is not None:
-        start_from(mutants.network, request.checkpoint)
+    preprocessing = _with_requested_resizing(options, preprocessing)
+    if options.checkpoint is not None:
+        start_from(mutants.network, options.checkpoint)
     identity = {
-        "model": request.model,
+        "model": options.model,
         "ablation": str(ablation),
         "hide": mutants.view.hide,
         "preprocessing": preprocessing.to_json(),
@@ -88,18 +261,18 @@ def run(request: Request) -> None:
         preprocessing,
         ablation.regions(preprocessing.image_size),
         recipe,
-        request.out,
+        options.out,
         identity=identity,
-        precision=request.precision,
-        device=request.device,
-        workers=request.workers,
+        precision=options.precision,
+        device=options.device,
+        workers=options.workers,
     )
-    if (request.out / CARD).exists():
-        console.print(f"Model: {request.out} is trained already")
+    if (options.out / CARD).exists():
+        console.print(f"Model: {options.out} is trained already")
         return
     size = sum(parameter.numel() for parameter in mutants.network.parameters())
     console.print(
-        f"Training {request.model} ({size / 1e6:.2f} M parameters) on {len(train):,} images of {train.name}, "
+        f"Training {options.model} ({size / 1e6:.2f} M parameters) on {len(train):,} images of {train.name}, "
         f"{ablation} shown by {mutants.view.hide}"
     )
     history: list[Epoch] = []
@@ -126,7 +299,7 @@ def run(request: Request) -> None:
         "validation": history[-1].validation if history else None,
     }
     card = ModelCard(
-        request.model,
+        options.model,
         data.num_classes,
         preprocessing,
         str(ablation),
@@ -134,59 +307,50 @@ def run(request: Request) -> None:
         data.class_names,
         training,
     )
-    trainer.finish(lambda: save_model(request.out, network, card))
-    console.print(f"Model: {request.out}")
-    console.print(f"Next: costcert vote --model {request.out} --data {request.data} --split test --out votes")
+    trainer.finish(lambda: save_model(options.out, network, card))
+    console.print(f"Model: {options.out}")
+    console.print(f"Next: costcert vote --model {options.out} --data {options.data} --split test --out votes")
 
 
-def _as_asked(request: Request, preprocessing: Preprocessing) -> Preprocessing:
-    """With the ways of resizing that were asked for in place of the network's own."""
-    asked: dict[str, Any] = {}
-    if request.fit is not None:
-        asked |= {"crop_mode": request.fit, "crop_pct": 1.0}
-    if request.interpolation is not None:
-        asked["interpolation"] = request.interpolation
-    return replace(preprocessing, **asked)
+def _with_requested_resizing(options: TrainOptions, preprocessing: Preprocessing) -> Preprocessing:
+    """The network's own preprocessing, with the requested way of resizing."""
+    changes: dict[str, Any] = {}
+    if options.fit is not None:
+        changes |= {"crop_mode": options.fit, "crop_pct": 1.0}
+    if options.interpolation is not None:
+        changes["interpolation"] = options.interpolation
+    return replace(preprocessing, **changes)
 
 
-def torch_seed(seed: int) -> None:
-    """The first weights are part of the recipe."""
-    import torch
-
-    torch.manual_seed(seed)
-
-
-def _own(model: str) -> bool:
-    """Our strip networks take whatever size the data have; timm's know their own."""
-    return model.startswith("strip:")
+def _recipe(options: TrainOptions, data: Dataset) -> Recipe:
+    settings = options.recipe.given()
+    if "GTSRB" in data.name.upper():
+        # Some traffic signs are mirror images of each other.
+        settings.setdefault("flip", False)
+    return find_recipe(options.preset, **settings)
 
 
-def _recipe(request: Request, data: Dataset) -> Recipe:
-    settings = dict(request.settings)
-    if "GTSRB" in data.name.upper() and settings.get("flip") is None:
-        # Left and right are different signs.
-        settings["flip"] = False
-    return find_recipe(request.preset, **settings)
+def _split(options: TrainOptions, data: Dataset, seed: int) -> tuple[Dataset, Dataset | None]:
+    """Training and validation images: a dataset of its own, a held-out share, or none."""
+    from costcert.datasets.parse import parse_dataset
+    from costcert.datasets.subsets import Subset, limited
 
-
-def _split(request: Request, data: Dataset, seed: int) -> tuple[Dataset, Dataset | None]:
-    """Training and validation images: a data set of its own, a part held out, or none."""
-    if request.validation is not None:
-        validation = parse_dataset(request.validation, "test", download=request.download)
+    if options.validation is not None:
+        validation = parse_dataset(options.validation, "test", download=options.download)
         if validation.num_classes > data.num_classes:
             raise CostcertError(
                 f"{validation.name} has {validation.num_classes} classes, the training data "
                 f"{data.num_classes}: validate on the same classes"
             )
         return data, validation
-    if not 0 <= request.holdout < 1:
-        raise CostcertError(f"the part held out is at least 0 and below 1, got {request.holdout}")
-    count = round(request.holdout * len(data))
+    if not 0 <= options.holdout < 1:
+        raise CostcertError(f"the share held out must be at least 0 and below 1, got {options.holdout}")
+    count = round(options.holdout * len(data))
     if count == 0:
         return data, None
     held = limited(data, count, seed)
     ids = set(held.ids)
     rest = [index for index, name in enumerate(data.ids) if name not in ids]
     if not rest:
-        raise CostcertError("no image is left to train on: hold out fewer")
+        raise CostcertError("no image is left to train on: hold out a smaller share")
     return Subset(data, rest, f"without {count} held out, seed {seed}"), held

@@ -2,56 +2,96 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from cyclopts import Parameter
 
-from costcert.cli.certify import parse_ks, parse_list
+from costcert.cli.options import AT_LEAST_1, BALLOTS, OUTPUT, RUN, PathOrUrl
 from costcert.cli.progress import bar
-from costcert.store.locations import Location
-from costcert.store.votes import read_votes
-from costcert.votes.tuning import TUNED, Tuning, tune
+from costcert.cli.spellings import parse_ks, parse_list
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from costcert.votes.tuning import Tuning
+
+EXAMPLES = (
+    "costcert tune votes-validation --patch 2%",
+    "costcert tune votes-validation --patch 2,5 -k 1,5 --most-passes 100 \\\n  --out tuned.json",
+)
 
 
+@Parameter(name="*", group=RUN)
 @dataclass(frozen=True)
-class Request:
-    """What was asked on the command line, as it was spelled."""
+class TuneOptions:
+    votes: Annotated[
+        PathOrUrl, Parameter(help="Votes of validation images, with soft ballots of all mutants.")
+    ]
+    _: KW_ONLY
+    patches: Annotated[
+        str,
+        Parameter(
+            name=("--patch", "-p"), help="Patches to maximise certified accuracy for, as in 2,5 or 2%."
+        ),
+    ]
+    ks: Annotated[str, Parameter(name=("--k", "-k"), help="Values of k to maximise it for, as in 1,5.")] = (
+        "1,5"
+    )
+    most_passes: Annotated[
+        int | None, Parameter(group=BALLOTS, help="Maximum number of mutants.", validator=AT_LEAST_1)
+    ] = None
+    temperature: Annotated[
+        float | None, Parameter(group=BALLOTS, help="Of the soft ballots, where the votes do not record it.")
+    ] = None
+    out: Annotated[
+        PathOrUrl | None,
+        Parameter(
+            alias="-o",
+            group=OUTPUT,
+            help="The .json file for the result.",
+            show_default="tuned.json beside the votes",
+        ),
+    ] = None
 
-    votes: Location
-    patches: str
-    ks: str = "1,5"
-    out: Location | None = None
-    most_passes: int | None = None
-    temperature: float | None = None
 
+def run(options: TuneOptions) -> None:
+    """Choose which mutants vote, and how softly, from stored votes.
 
-def run(request: Request) -> None:
+    The choice maximises certified accuracy; no model is evaluated.
+    """
+    from rich.console import Console
+
+    from costcert.store.votes import read_votes
+    from costcert.votes.tuning import TUNED, tune
+
     console = Console(highlight=False)
-    votes = read_votes(request.votes)
-    patches = parse_list(request.patches)
+    votes = read_votes(options.votes)
+    patches = parse_list(options.patches)
     with bar("tuning") as on_progress:
         found = tune(
             votes,
             patches,
-            parse_ks(request.ks),
-            most_passes=request.most_passes,
-            temperature=request.temperature,
+            parse_ks(options.ks),
+            most_passes=options.most_passes,
+            temperature=options.temperature,
             progress=on_progress,
         )
-    out = request.out or request.votes.with_name(TUNED)
+    out = options.out or options.votes.with_name(TUNED)
     if out.is_dir() or out.suffix != ".json":
         out = out / TUNED
     found.write(out)
-    _show(console, found)
+    _print_steps(console, found)
     console.print(f"Tuned: {out}", soft_wrap=True)
     console.print(
         f"Next: costcert vote --tuned {out} --model MODEL --data IMAGES --out VOTES", soft_wrap=True
     )
 
 
-def _show(console: Console, found: Tuning) -> None:
+def _print_steps(console: Console, found: Tuning) -> None:
+    from rich import box
+    from rich.table import Table
+
     patches = ", ".join(str(patch) for patch in found.goal.patches)
     ks = ", ".join(f"top {k}" for k in found.goal.ks)
     console.print(

@@ -1,223 +1,160 @@
-"""`costcert vote`: ask a model about every mutant of every image, and keep what they say."""
+"""`costcert vote`: evaluate a model on every mutant of every image, and store the votes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+from cyclopts import Parameter
 
-from costcert.cli.certify import parse_ks, parse_list
 from costcert.cli.engine_options import EngineOptions, spread
+from costcert.cli.inputs import BallotOptions, ImageOptions, NetworkOptions, load_inputs
+from costcert.cli.options import AT_LEAST_1, BALLOTS, DATA, OUTPUT, PathOrUrl
 from costcert.cli.progress import bar
-from costcert.datasets.base import Dataset
-from costcert.datasets.parse import parse_dataset
-from costcert.datasets.subsets import limited, read_ids, with_ids
+from costcert.cli.spellings import parse_ks, parse_list
 from costcert.engines.base import JobSpec
 from costcert.engines.on_local import rank_and_world_size
-from costcert.errors import CostcertError, SpellingError
-from costcert.geometry.ablations import Ablation, parse_ablation
-from costcert.models.classifier import Classifier, Soft
-from costcert.models.shipped import model_folder
-from costcert.store.locations import Location
-from costcert.store.parquet import shard_path
-from costcert.store.votes import VotesFolder
-from costcert.votes.adaptive import StoppingRule
-from costcert.votes.collector import VoteCollector
-from costcert.votes.tuning import TUNED, read_tuned
-from costcert.votes.voting import begin, fill, vote
+from costcert.errors import CostcertError
+
+if TYPE_CHECKING:
+    from costcert.models.classifier import Classifier
+    from costcert.store.votes import VotesFolder
+    from costcert.votes.adaptive import StoppingRule
+    from costcert.votes.collector import VoteCollector
+
+EXAMPLES = (
+    "costcert vote --model shipped:fashion --data sample --out votes",
+    "costcert vote --model timm:vit_base_patch16_224 --pretrained \\\n"
+    "  --data imagenet:ILSVRC --ablation columns:19 --limit 1000 --out votes",
+)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked on the command line, as it was spelled."""
-
-    model: str
-    data: str
-    out: Location
-    checkpoint: Location | None = None
-    pretrained: bool = False
-    classes: int | None = None
-    image_size: str | None = None
-    mean: str | None = None
-    std: str | None = None
-    hide: str | None = None
-    device: str = "auto"
-    batch_size: int | None = None
-    autocast: bool = False
-    split: str | None = None
-    download: bool = False
-    limit: int | None = None
-    seed: int = 0
-    ids: Location | None = None
-    ablation: str | None = None
-    soft: str | None = None
-    shard_size: int | None = None
-    skip_corrupt: bool = False
-    probe: bool = False
-    tuned: Location | None = None
+@Parameter(name="*", group=BALLOTS)
+@dataclass(frozen=True, kw_only=True)
+class VoteOptions:
+    images: ImageOptions
+    network: NetworkOptions
+    ballots: BallotOptions = field(default_factory=BallotOptions)
+    adaptive: Annotated[
+        bool, Parameter(help="Evaluate mutants of an image only until --patch and --k are decided.")
+    ] = False
+    patches: Annotated[
+        str | None, Parameter(name=("--patch", "-p"), help="Patches that --adaptive voting has to decide.")
+    ] = None
+    ks: Annotated[str, Parameter(name=("--k", "-k"), help="Values of k that --adaptive voting decides.")] = (
+        "1,5"
+    )
+    probe: Annotated[
+        bool,
+        Parameter(help="Measure how far logits vary on this machine, for certify --epsilon probe."),
+    ] = False
+    skip_corrupt: Annotated[
+        bool, Parameter(group=DATA, help="Count images that cannot be read as wrong, and list them.")
+    ] = False
+    out: Annotated[
+        PathOrUrl,
+        Parameter(alias="-o", group=OUTPUT, help="Folder for the votes; a started one is continued."),
+    ]
+    shard_size: Annotated[
+        int | None, Parameter(group=OUTPUT, help="Images per shard.", validator=AT_LEAST_1)
+    ] = None
     engine: EngineOptions = field(default_factory=EngineOptions)
-    adaptive: bool = False
-    patches: str | None = None
-    ks: str = "1,5"
 
 
-def run(request: Request) -> None:
-    if request.engine.is_spread:
-        return _run_spread(request)
-    model, dataset, ablation, soft = loaded(request)
+def run(options: VoteOptions) -> None:
+    """Evaluate a model on all mutants of all images; store the votes.
+
+    A second run into the same folder makes only what is missing.
+    """
+    from costcert.votes.voting import vote
+
+    if options.engine.is_spread:
+        return _run_spread(options)
+    model, dataset, ablation, soft = load_inputs(options.images, options.network, options.ballots)
     with bar("voting") as on_progress:
         folder = vote(
             model,
             dataset,
             ablation,
             soft=soft,
-            out=request.out,
-            shard_size=request.shard_size,
-            skip_corrupt=request.skip_corrupt,
-            until=_stopping_rule(request, model),
-            probe=request.probe,
+            out=options.out,
+            shard_size=options.shard_size,
+            skip_corrupt=options.skip_corrupt,
+            until=_stopping_rule(options, model),
+            probe=options.probe,
             progress=on_progress,
         )
-    return _summary(folder)
+    return _print_summary(folder)
 
 
-def _run_spread(request: Request) -> None:
-    """The same with its shards made by many."""
-    job = VoteJob(replace(request, out=request.out.resolve()))
+def _run_spread(options: VoteOptions) -> None:
+    """The same, with shards made by an engine's workers or by several ranks."""
+    from costcert.votes.voting import begin
+
+    job = VoteJob(replace(options, out=options.out.resolve()))
     folder = spread(
-        request.engine,
+        options.engine,
         job,
         "voting",
-        begin=lambda: begin(request.out, job.collector, request.shard_size, request.probe),
+        begin=lambda: begin(options.out, job.collector, options.shard_size, options.probe),
     )
     if rank_and_world_size()[0] == 0:
-        _summary(folder)
+        _print_summary(folder)
 
 
 @dataclass(frozen=True)
 class VoteJob(JobSpec):
-    """Makes shards of votes, anywhere."""
+    """Makes shards of votes in any process."""
 
-    request: Request
+    request: VoteOptions
 
     @cached_property
     def collector(self) -> VoteCollector:
-        return _collector(self.request)
+        from costcert.votes.collector import VoteCollector
+
+        options = self.request
+        model, dataset, ablation, soft = load_inputs(options.images, options.network, options.ballots)
+        return VoteCollector(
+            model,
+            dataset,
+            ablation,
+            soft=soft,
+            skip_corrupt=options.skip_corrupt,
+            until=_stopping_rule(options, model),
+        )
 
     def open(self) -> Callable[[int], None]:
+        from costcert.store.votes import VotesFolder
+        from costcert.votes.voting import fill
+
         source = VotesFolder(self.request.out)
         return lambda number: fill(source, self.collector, [number])
 
     def is_done(self, number: int) -> bool:
+        from costcert.store.parquet import shard_path
+
         return shard_path(self.request.out, number).exists()
 
 
-def _collector(request: Request) -> VoteCollector:
-    model, dataset, ablation, soft = loaded(request)
-    return VoteCollector(
-        model,
-        dataset,
-        ablation,
-        soft=soft,
-        skip_corrupt=request.skip_corrupt,
-        until=_stopping_rule(request, model),
-    )
+def _stopping_rule(options: VoteOptions, model: Classifier) -> StoppingRule | None:
+    from costcert.votes.adaptive import StoppingRule
 
-
-def loaded(request: Request) -> tuple[Classifier, Dataset, Ablation, Soft | None]:
-    """The model, the images, what mutants keep and how softly they vote: as asked for, tuned or trained."""
-    # What is quick to refuse comes before the model, which takes seconds to load.
-    soft = None if request.soft is None else parse_soft(request.soft)
-    ablation = None if request.ablation is None else parse_ablation(request.ablation)
-    beside = model_folder(request.model) / TUNED
-    if request.tuned is not None:
-        ablation, soft = _tuned(request)
-    elif request.ablation is None and request.soft is None and beside.is_file():
-        ablation, soft = _tuned(replace(request, tuned=beside))
-    dataset = dataset_of(request)
-    model = _model(request, dataset, ablation)
-    kept = ablation or model.ablation
-    if kept is None:
-        raise CostcertError(
-            f"{request.model} does not say what mutants keep: pass --ablation, as in columns:19"
-        )
-    return model, dataset, kept, soft
-
-
-def _tuned(request: Request) -> tuple[Ablation, Soft | None]:
-    if request.soft is not None or request.ablation is not None:
-        raise CostcertError("--tuned says which mutants vote and how softly: leave --ablation and --soft out")
-    assert request.tuned is not None
-    return read_tuned(request.tuned)
-
-
-def _stopping_rule(request: Request, model: Classifier) -> StoppingRule | None:
-    if not request.adaptive:
-        if request.patches is not None:
-            raise CostcertError("--patch says what --adaptive has to decide: pass both, or certify later")
+    if not options.adaptive:
+        if options.patches is not None:
+            raise CostcertError(
+                "--patch is what --adaptive voting has to decide: pass both, or pass it to certify"
+            )
         return None
-    if request.patches is None:
-        raise CostcertError("--adaptive asks until something is decided: say what by --patch and --k")
-    return StoppingRule.parse(parse_list(request.patches), parse_ks(request.ks), model.image_size)
+    if options.patches is None:
+        raise CostcertError("--adaptive voting stops once patches are decided: pass them with --patch")
+    return StoppingRule.parse(parse_list(options.patches), parse_ks(options.ks), model.image_size)
 
 
-def parse_soft(text: str) -> Soft:
-    """`0.35,4`: the temperature, and how many labels a ballot names."""
-    try:
-        temperature, best = text.split(",")
-        return Soft(float(temperature), int(best))
-    except ValueError:
-        raise SpellingError(
-            f"cannot read soft ballots {text!r}: write temperature and labels, as in 0.35,4"
-        ) from None
+def _print_summary(folder: VotesFolder) -> None:
+    from rich.console import Console
 
-
-def dataset_of(request: Request) -> Dataset:
-    if request.limit is not None and request.ids is not None:
-        raise CostcertError("--limit and --ids both choose images: pass one of them")
-    dataset = parse_dataset(request.data, request.split or "test", download=request.download)
-    if request.split is not None and dataset.split != request.split:
-        has = "no splits" if dataset.split is None else f"the split {dataset.split!r} only"
-        raise CostcertError(f"{dataset.name} has {has}, but --split asks for {request.split!r}")
-    if request.limit is not None:
-        return limited(dataset, request.limit, request.seed)
-    return dataset if request.ids is None else with_ids(dataset, read_ids(request.ids))
-
-
-def _model(request: Request, dataset: Dataset, ablation: Ablation | None) -> Classifier:
-    from costcert.models.loading import load_model
-
-    # Without names of the classes the data only tell how many there are at least.
-    known = None if dataset.class_names is None else dataset.num_classes
-    return load_model(
-        request.model,
-        checkpoint=request.checkpoint,
-        pretrained=request.pretrained,
-        num_classes=request.classes or known,
-        class_names=dataset.class_names,
-        image_size=request.image_size,
-        mean=_numbers("--mean", request.mean),
-        std=_numbers("--std", request.std),
-        hide=request.hide,
-        ablation=ablation,
-        device=request.device,
-        batch_size=request.batch_size,
-        autocast=request.autocast,
-    )
-
-
-def _numbers(option: str, text: str | None) -> list[float] | None:
-    try:
-        return None if text is None else [float(number) for number in text.split(",")]
-    except ValueError:
-        raise SpellingError(
-            f"cannot read {option} {text!r}: write a number for each channel, as in 0.5,0.5,0.5"
-        ) from None
-
-
-def _summary(folder: VotesFolder) -> None:
     console = Console(highlight=False, soft_wrap=True)
     made = folder.manifest["made"]
     console.print(
@@ -226,14 +163,14 @@ def _summary(folder: VotesFolder) -> None:
     )
     if made.get("until") is not None:
         console.print(
-            f"Evaluated {folder.evaluated():.1f} of {folder.num_mutants} mutants an image, enough to tell "
+            f"Evaluated {folder.evaluated():.1f} of {folder.num_mutants} mutants per image, enough to decide "
             f"the top {', '.join(map(str, made['until']['k']))} against {', '.join(made['until']['patches'])}"
         )
     if made["probe"] is not None:
         flips, tried = made["probe"]["flips"], made["probe"]["mutants"]
         console.print(
-            f"Probe: margins up to {made['probe']['epsilon']:.3g} may not last ({flips} of {tried} mutants "
-            "changed their vote): certify with --epsilon probe"
+            f"Probe: margins up to {made['probe']['epsilon']:.3g} may change sign ({flips} of {tried} "
+            "mutants changed their vote): certify with --epsilon probe"
         )
     unread = folder.unread()
     if unread:

@@ -52,7 +52,7 @@ class WorkQueue:
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._done))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise LateError from None
 
     def _done(self) -> None:

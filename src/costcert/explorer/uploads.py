@@ -39,6 +39,6 @@ async def read_body(request: Request, limits: Limits, uploads: asyncio.Semaphore
     async with uploads:
         try:
             return await asyncio.wait_for(read(), limits.seconds)
-        except (asyncio.TimeoutError, ClientDisconnect):
+        except (TimeoutError, ClientDisconnect):
             # The client of a body that broke off is gone, which is not worth a traceback in the log.
             raise LateError from None

@@ -46,7 +46,7 @@ class ByClass:
 
     def add(self, certificates: Certificates, truth: Counts) -> None:
         num_classes = len(self.images)
-        for defender, patch in certificates.cases:
+        for defender, patch in certificates.keys:
             for counts, values in (
                 (self.clean, certificates.rank(defender, patch)),
                 (self.certified, certificates.min_k(defender, patch)),
