@@ -20,7 +20,7 @@ from costcert.geometry.ablations import parse_ablation
 from costcert.models.architectures import build
 from costcert.models.loading import load_model
 from costcert.models.preprocessing import Preprocessing
-from costcert.models.strips import StripNet, _near
+from costcert.models.strips import StripNet, _interpolation
 from costcert.training.augmentation import augment, draw_mutants
 from costcert.training.losses import training_loss, vote_loss
 from costcert.training.prepared_images import PreparedImages
@@ -226,7 +226,7 @@ def test_tall_networks_learn_from_strips_of_any_shape(ablation):
 
 
 def test_the_position_of_a_strip_is_interpolated():
-    near = _near(torch.tensor([[-1.0], [1.0], [1 / 15], [0.0]]))
+    near = _interpolation(torch.tensor([[-1.0], [1.0], [1 / 15], [0.0]]))
     assert near[0].argmax() == 0
     assert near[1].argmax() == 15
     assert near[2].argmax() == 8
