@@ -22,7 +22,7 @@ from costcert.geometry.ablations import parse_ablation
 from costcert.models.architectures import build
 from costcert.models.loading import load_model
 from costcert.models.preprocessing import Preprocessing
-from costcert.models.strips import StripNet, _near
+from costcert.models.strips import StripNet, _interpolation
 from costcert.training.recipes import PRESETS, Recipe, find_recipe
 from costcert.training.trainer import CHECKPOINT, Prepared, Trainer, augmented, draw, loss_of, vote_loss
 from costcert.votes.voting import vote
@@ -222,7 +222,7 @@ def test_tall_networks_learn_from_strips_of_any_shape(ablation):
 
 
 def test_where_a_strip_is_lies_between_two_places():
-    near = _near(torch.tensor([[-1.0], [1.0], [1 / 15], [0.0]]))
+    near = _interpolation(torch.tensor([[-1.0], [1.0], [1 / 15], [0.0]]))
     assert near[0].argmax() == 0
     assert near[1].argmax() == 15
     assert near[2].argmax() == 8
