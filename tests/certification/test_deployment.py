@@ -69,7 +69,7 @@ def test_a_masking_defender_predicts_for_its_patch():
         ({"ablation": ABLATION, "defender": "patchguard"}, "PatchGuard predicts by masking a patch"),
         (
             {"ablation": ABLATION, "defender": "patchguard", "patch": 2, "soft": Soft(1, 2)},
-            "patchguard reads one label a ballot, but these votes are soft",
+            "patchguard reads one label per ballot, but these votes are soft",
         ),
         ({"ablation": ABLATION, "defender": "costcerd"}, "costcert"),
         ({"ablation": ABLATION, "patch": 99}, "does not fit"),

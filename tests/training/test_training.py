@@ -507,3 +507,12 @@ def test_options_are_still_taken_by_their_first_names():
         "vote_loss_weight": 0.5,
     }
     assert "--rate" not in invoke(["train", "--help"]).output
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path):
+    """The order of parameters changed: the optimizer's state would go to the wrong ones."""
+    trainer(tmp_path, QUICK).fit(stripes(), None)
+    path = tmp_path / CHECKPOINT
+    torch.save({**torch.load(path, weights_only=True), "format": 1}, path)
+    with pytest.raises(CostcertError, match="was written by another version of costcert: remove it"):
+        trainer(tmp_path, QUICK).fit(stripes(), None)

@@ -130,7 +130,7 @@ def test_epsilon_needs_margins_and_tau_needs_soft_ballots():
         (lambda v: cc.certify(v, [9]), "square:9 does not fit a 4x6 image"),
         (lambda v: cc.certify(v, ["sqare:2"]), "did you mean 'square'?"),
         (lambda v: cc.certify(v, [2], ["costcrt"]), "did you mean 'costcert'?"),
-        (lambda v: cc.certify(v, [2], []), "no defender is named"),
+        (lambda v: cc.certify(v, [2], []), "no defender given"),
         (lambda v: cc.certify(v, [2], ties="random"), "ties are 'against' or 'lowest', got 'random'"),
         (lambda v: cc.certify(v, [2], uncertain=np.zeros((1, 6), bool)), "uncertain must be true or false"),
         (lambda v: cc.certify(v, [2], ["cbn"]).min_k("drs", 2), "nothing was certified for drs"),
@@ -153,6 +153,6 @@ def test_bad_requests_get_one_sentence(call, says):
 
 def test_soft_votes_refuse_defenders_that_read_one_label():
     votes = cc.Votes.soft(np.zeros((1, 6, 1), int), np.ones((1, 6, 1), int), [0], cap=2, **GOOD)
-    with pytest.raises(cc.CostcertError, match="patchguard reads one label a ballot"):
+    with pytest.raises(cc.CostcertError, match="patchguard reads one label per ballot"):
         cc.certify(votes, [1], ["patchguard"])
     assert cc.certify(votes, [1]).defenders == ["costcert", "cbn", "drs"]

@@ -1,4 +1,4 @@
-"""The defenders by name: those of the house, and any that an installed package registers.
+"""The defenders by name: the built-in ones, and any that an installed package registers.
 
 A package adds one with an entry point in the group `costcert.defenders`, whose name is the defender's and
 whose value is a subclass of `costcert.defenders.base.Defender`.
@@ -43,12 +43,12 @@ def find(name: str) -> Defender:
             )
         found = plugins[name].load()
     if not (isinstance(found, type) and issubclass(found, Defender)):
-        raise CostcertError(f"{name!r} is registered as a defender but is no subclass of Defender: {found!r}")
+        raise CostcertError(f"{name!r} is registered as a defender but is not a subclass of Defender: {found!r}")
     return found()
 
 
 def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Defender]:
-    """The defenders of these names, each once; `all` means those of the house that read such ballots.
+    """The defenders of these names, each once; `all` means the built-in ones that read such ballots.
 
     Args:
         soft: whether the ballots are soft.
@@ -59,7 +59,7 @@ def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Def
         return [each for each in map(find, BUILTIN) if each.refusal(soft, partial) is None]
     defenders = [find(name) for name in dict.fromkeys(wanted)]
     if not defenders:
-        raise SpellingError(f"no defender is named: use one of {', '.join(BUILTIN)}, or all")
+        raise SpellingError(f"no defender given: use one of {', '.join(BUILTIN)}, or all")
     for defender in defenders:
         refusal = defender.refusal(soft, partial)
         if refusal is not None:

@@ -19,9 +19,9 @@ from costcert.votes.table import Votes
 class Defender(ABC):
     """Gives rank and min-k of each image. The prediction it certifies is the one it makes.
 
-    A subclass says `rivals`, and `scores` and `position` where it does not rank labels by their votes.
-    `rank` and `min_k` are asked from outside; they see to it that a defender which says nothing about unknown
-    ballots promises nothing for an image that has some.
+    A subclass defines `rivals`, and `scores` and `position` where it does not rank labels by their votes.
+    Callers use `rank` and `min_k`, which give the last position for images with unknown ballots unless the
+    defender declares that it handles them.
     """
 
     name: ClassVar[str]
@@ -39,7 +39,7 @@ class Defender(ABC):
         for method, instead in (("min_k", "rivals"), ("rank", "position")):
             if method in cls.__dict__:
                 raise CostcertError(
-                    f"{cls.__name__} must not define {method}, which looks after unknown ballots: define "
+                    f"{cls.__name__} must not define {method}, which handles unknown ballots: define "
                     f"{instead} (docs/extending.md)"
                 )
 
@@ -95,14 +95,14 @@ class Defender(ABC):
         ties: str,
         extras: Sequence[int] | None = None,
     ) -> Counts:
-        """[P, N], how many rivals get past the true label by a rule of `kernels`, at the worst place."""
+        """[P, N], how many rivals get past the true label by a rule of `kernels`, at the worst position."""
         return worst_case(rule, votes, patches, members=votes.truth[:, np.newaxis], ties=ties, extras=extras)
 
     def refusal(self, soft: bool, partial: bool) -> str | None:
         """Why such ballots are not for this defender."""
         if soft and not self.reads_soft:
             return (
-                f"{self.name} reads one label a ballot, but these votes are soft: "
+                f"{self.name} reads one label per ballot, but these votes are soft: "
                 "certify their hard ballots, or use costcert, cbn or drs"
             )
         if partial and not (self.reads_unknown and self.ranks_unknown):
@@ -118,7 +118,7 @@ class Defender(ABC):
 
 
 def _without_promise(positions: Counts, votes: Votes, reads_unknown: bool) -> Counts:
-    """The last position for images with unknown ballots, if whoever gave these positions ignores that."""
+    """The last position for images with unknown ballots, unless the positions account for those."""
     if reads_unknown or (votes.known is None and not votes.tau):
         return positions
     some = np.ones(len(votes), np.bool_) if votes.tau or votes.known is None else ~votes.known.all(axis=1)

@@ -1,14 +1,15 @@
 """CostCert, the paper's defender: what must the attacker pay to push the true label out of the top k?
 
 With clean votes α_p (ballots of mutants that patch p does not touch) and q_p ballots under the attacker's
-control, rival y needs gap_p[y] = max(0, α_p[y0] - α_p[y]) more votes to tie with the true label y0. He
-lifts rivals cheapest first: lifted(p) is the largest j such that the j smallest gaps sum to at most q_p.
+control, rival y needs gap_p[y] = max(0, α_p[y0] - α_p[y]) more votes to tie with the true label y0. The
+attacker lifts rivals cheapest first: lifted(p) is the largest j such that the j smallest gaps sum to at most q_p.
 
     min-k = 1 + max over p of lifted(p)
 
-This is Eq. 1 and Theorem 3 of the paper with the budget of each place counted for itself, and it is exact:
-no rewriting of the touched ballots does worse, and one does just this. `kernels.cheapest_first` is the
-formula. With soft ballots votes are units, and the budget is cap·q_p.
+This is Eq. 1 and Theorem 3 of the paper with the budget of each position counted by itself, and it is exact:
+no rewriting of the touched ballots does worse, and one does just this. The formula is
+`kernels.cheapest_first`, and `kernels.cheapest_first_soft` for soft ballots, whose votes are units and whose
+budget is cap·q_p.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     min-k = 1 + #{y ≠ y0 : v[y] + Δ ≥ v[y0] - Δ}
 
 Certifies top-1 where the margin exceeds 2Δ. The same comparison as CBN, against an attacker who touches no
-mutant in particular but brings a budget of 2Δ.
+mutant in particular but has a budget of 2Δ.
 """
 
 from __future__ import annotations

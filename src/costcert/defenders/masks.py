@@ -5,7 +5,7 @@ best window too, the attacker has to give it at least
 
     max(0, t - α_p[y] + max over p' of #{i in T_p' \\ T_p : b_i = y})
 
-ballots. He has q_p for all rivals together: cheapest first. Sound and never worse than PatchGuard, but not
+ballots, with q_p for all rivals together: cheapest first. Sound and never worse than PatchGuard, but not
 always exact: one ballot may fall into the windows of several rivals.
 """
 

@@ -31,6 +31,8 @@ from costcert.training.recipes import Recipe
 
 VERSION = 1
 CHECKPOINT = "checkpoint.pt"
+# Counted up when what a checkpoint holds changes: another order of parameters would load without an error.
+_CHECKPOINT_FORMAT = 2
 
 
 class Epoch(NamedTuple):
@@ -178,6 +180,7 @@ class Trainer:
         if not self._accelerator.is_main_process:
             return
         state = {
+            "format": _CHECKPOINT_FORMAT,
             "epoch": epoch,
             "network": self._mutants.network.state_dict(),
             "average": None if self._averaged is None else self._averaged.state_dict(),
@@ -194,6 +197,10 @@ class Trainer:
         with fetched(path) as file:
             try:
                 state = read_torch_file(file, path)
+                if state.get("format") != _CHECKPOINT_FORMAT:
+                    raise CostcertError(
+                        f"{path} was written by another version of costcert: remove it to start again"
+                    )
                 self._mutants.network.load_state_dict(state["network"])
                 if self._averaged is not None:
                     self._averaged.load_state_dict(state["average"])
