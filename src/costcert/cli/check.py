@@ -173,7 +173,7 @@ def _stored(options: CheckOptions, ballots: _Ballots | None) -> Stored:
         return StoredFolder(path)
     if ballots is None:
         raise CostcertError(f"{path} has no digests, only rows: pass --votes with the votes it came from")
-    return StoredFile(path, ballots.count, lambda *cases: _manifest(options.csv, ballots.path, *cases))
+    return StoredFile(path, ballots.count, lambda *keys: _manifest(options.csv, ballots.path, *keys))
 
 
 def _spelled(names: Sequence[str]) -> str:
@@ -351,7 +351,7 @@ def _derived(console: Console, options: CheckOptions, certificates: Stored, ball
     if manifest.get("uncertain"):
         raise StoreError("which mutants were uncertain is not recorded, so nothing can be derived again")
     question = Question(manifest, ballots.manifest)
-    cases = question.keys
+    keys = question.keys
     size = int(manifest["votes"]["shard_size"])
     images = ballots.count
     chosen: Sequence[int] = range(images)
@@ -364,15 +364,15 @@ def _derived(console: Console, options: CheckOptions, certificates: Stored, ball
         done = 0
         for shard, numbers in _by_shard(chosen, size):
             length = min(size, images - shard * size)
-            first = shard * size * len(cases)
-            table = certificates.rows(shard, first, length * len(cases))
-            if len(table) != length * len(cases):
-                return [f"shard {shard} holds {len(table)} certificates, not {length * len(cases)}"]
+            first = shard * size * len(keys)
+            table = certificates.rows(shard, first, length * len(keys))
+            if len(table) != length * len(keys):
+                return [f"shard {shard} holds {len(table)} certificates, not {length * len(keys)}"]
             for number in numbers:
                 row = next(rows)
                 on_progress(done, len(chosen))
                 done += 1
-                for at, (defender, patch) in enumerate(cases):
+                for at, (defender, patch) in enumerate(keys):
                     place = at * length + number
                     found = _difference(table[place], row, defender, patch, question.answer)
                     problems += [f"{certificates.row_name(first + place)}{each}" for each in found]
@@ -385,7 +385,7 @@ def _derived(console: Console, options: CheckOptions, certificates: Stored, ball
     )
     which = "all" if len(chosen) == images else f"a sample by seed {options.seed}"
     console.print(
-        f"Certificates: {len(cases) * len(chosen):,} derived again, of {len(chosen):,} images of {images:,} "
+        f"Certificates: {len(keys) * len(chosen):,} derived again, of {len(chosen):,} images of {images:,} "
         f"({which}): {'all alike' if not problems else f'{len(problems):,} differ'}"
     )
     return problems
