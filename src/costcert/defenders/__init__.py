@@ -43,7 +43,9 @@ def find(name: str) -> Defender:
             )
         found = plugins[name].load()
     if not (isinstance(found, type) and issubclass(found, Defender)):
-        raise CostcertError(f"{name!r} is registered as a defender but is not a subclass of Defender: {found!r}")
+        raise CostcertError(
+            f"{name!r} is registered as a defender but is not a subclass of Defender: {found!r}"
+        )
     return found()
 
 

@@ -2,7 +2,8 @@
 
 With clean votes α_p (ballots of mutants that patch p does not touch) and q_p ballots under the attacker's
 control, rival y needs gap_p[y] = max(0, α_p[y0] - α_p[y]) more votes to tie with the true label y0. The
-attacker lifts rivals cheapest first: lifted(p) is the largest j such that the j smallest gaps sum to at most q_p.
+attacker lifts rivals cheapest first: lifted(p) is the largest j such that the j smallest gaps sum to at
+most q_p.
 
     min-k = 1 + max over p of lifted(p)
 

@@ -9,8 +9,8 @@ true label at least t = α_p[y0] - max over p' of #{i in T_p' \\ T_p : b_i = y0}
 
     rivals(p) = #{y ≠ y0 : α_p[y] ≥ t}        min-k = 1 + max over p of rivals(p)
 
-Windows wrap where mutants wrap. In the published code they do not, and it certifies what a patch at the border
-breaks (tests/defenders/test_peers_mistakes.py).
+Windows wrap where mutants wrap. In the published code they do not, and it certifies what a patch at the
+border breaks (tests/defenders/test_peers_mistakes.py).
 """
 
 from __future__ import annotations
