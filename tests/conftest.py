@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis' profiles, and an environment without a model hub.
+"""What all tests share: hypothesis' profiles, no model hub, and one thread per worker of xdist.
 
 `pytest --hypothesis-profile NAME` chooses a profile; CONTRIBUTING.md says which there are. No profile has a
 deadline: how long an example takes depends on the machine.
@@ -9,6 +9,9 @@ import os
 from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads of several workers on the same cores wait for each other most of the time.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile(
     "ci",
@@ -23,3 +26,13 @@ settings.register_profile(
     "long", settings.get_profile("ci"), derandomize=False, max_examples=3000, print_blob=True
 )
 settings.load_profile("quick")
+
+
+def pytest_sessionstart(session):
+    """Compile the kernels before xdist starts workers, each of which would do it by itself."""
+    if getattr(session.config.option, "numprocesses", None):
+        import costcert as cc
+
+        votes = cc.Votes([[0, 1, 0, 1]], [0], num_classes=2, ablation="columns:2", image_size=(1, 4))
+        cc.certify(votes, ["square:1", "2*square:1"], ["costcert", "patchguard"])
+        cc.exclusion(votes, "square:1", 1, k=1)
