@@ -15,6 +15,7 @@ from PIL import Image
 from torch import nn
 
 import costcert as cc
+from command_line import invoke
 from costcert.attacks.campaign import attack
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
