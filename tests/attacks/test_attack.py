@@ -14,6 +14,7 @@ from PIL import Image
 from torch import nn
 
 import costcert as cc
+from command_line import invoke
 from costcert.attacks.campaign import attack
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
@@ -221,10 +222,10 @@ def on_the_command_line(model, tmp_path, monkeypatch):
     ask = ["attack", "--model", "brightest", "--data", f"npz:{tmp_path / 'dim.npz'}", "--patch", "2"]
     quick = ["--ablation", ABLATION, "--places", "4", "--restarts", "2", "--steps", "10", "--random", "4"]
 
-    def invoke(*more):
+    def attack_with(*more):
         return invoke([*ask, *quick, "--out", str(tmp_path / "out"), *more])
 
-    return invoke
+    return attack_with
 
 
 def test_the_command_shows_what_is_in_the_summary(on_the_command_line, tmp_path):
