@@ -97,7 +97,7 @@ def test_votes_of_the_first_version_are_still_read(tmp_path, soft):
     assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
     assert cc.Deployed.from_run(tmp_path / "certs", Tiny()).classifier.soft == soft
     refused = costcert("certify", tmp_path / "votes", "-p", "2", "--epsilon", "0.1")
-    assert (refused.exit_code, "vote once more with this version" in refused.stderr) == (
+    assert (refused.exit_code, "vote again with this version" in refused.stderr) == (
         (2, True) if soft else (0, False)
     )
     # An unfinished run is not continued: the two formats describe votes differently.

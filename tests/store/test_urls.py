@@ -358,7 +358,7 @@ class TestInMemory:
         (memory / "t.json").put(tmp_path / "t.json")
         # The cap of these ballots is not the default, so tuned ballots are never the same.
         refused = invoke(["certify", str(memory / "votes"), "-p", "1", "--tuned", str(memory / "t.json")])
-        assert (refused.exit_code, "vote once more" in refused.stderr) == (2, True)
+        assert (refused.exit_code, "vote again" in refused.stderr) == (2, True)
 
     def test_reports_and_figures(self, memory, tmp_path):
         votes = some_votes(40)
