@@ -275,7 +275,7 @@ def certified_anew(folder):
 
 
 def allows_for(forged, measured):
-    """Whether the noted probe allows for what a replay has seen, which is less than what it measured."""
+    """Whether the recorded probe allows for what a replay has seen, which is less than what it measured."""
     noted = forged["made"]["probe"]
     return all(
         isinstance(noted.get(name), int | float) and noted[name] >= measured[name] / SAFETY for name in PROBE
@@ -314,7 +314,7 @@ def test_a_probe_that_allows_for_less_than_a_replay_sees(folder, name, monkeypat
         monkeypatch.setattr(VoteCollector, "probe", lambda self, measured=measured: probe(self) | measured)
         result = replayed(folder)
         assert result.exit_code == found, result.output
-    assert f"the noted probe allows for {name}" in result.output
+    assert f"the recorded probe allows for {name}" in result.output
 
 
 def all_for_the_truth(votes):
