@@ -280,7 +280,7 @@ def test_what_cannot_be_attacked_gets_one_sentence(on_the_command_line, more, sa
 
 def test_a_label_must_mean_the_same_to_model_and_data(tmp_path):
     model, data = Tiny(class_names=("a", "b", "c", "d")), pictures(4, class_names=("a", "b", "d", "c"))
-    with pytest.raises(CostcertError, match="class 2 is 'd' in pictures, but 'c' to the model"):
+    with pytest.raises(CostcertError, match="class 2 is 'd' in pictures, but 'c' in the model"):
         run(model, tmp_path / "out", data, ablation="columns:3", effort=Effort(steps=0))
     assert not (tmp_path / "out").exists()
 

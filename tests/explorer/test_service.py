@@ -619,7 +619,7 @@ def test_what_to_show(tmp_path, votes):
     for request, message in (
         (ExploreOptions(), "pass what to show"),
         (ExploreOptions(source=tmp_path, demo=True), "pass what to show"),
-        (ExploreOptions(source=tmp_path / "certs", votes=tmp_path / "other"), "not what"),
+        (ExploreOptions(source=tmp_path / "certs", votes=tmp_path / "other"), "does not hold the votes"),
         (ExploreOptions(source=tmp_path / "certs", votes=tmp_path / "nowhere"), "nowhere is not there"),
         (ExploreOptions(source=tmp_path / "nowhere"), "nowhere"),
     ):
