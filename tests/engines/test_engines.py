@@ -178,7 +178,7 @@ def test_the_slurm_engine_refuses_a_share_of_a_gpu(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, tmp_path):
+def test_a_cluster_survives_the_death_of_a_worker_and_of_a_node(cluster, worker_modules, tmp_path):
     (node,) = cluster.worker_nodes
     (raylet,) = node.all_processes["raylet"]
 
