@@ -542,6 +542,7 @@ class TestInAStore:
         assert content(folder) == first
 
 
+@pytest.mark.slow
 class TestTrouble:
     """Each is one sentence, and exit code 2."""
 
