@@ -731,6 +731,7 @@ def crowd(where, clients, seconds):
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 def test_a_load_of_clients(large):
     """200 clients at once: every answer is right or a 429, and memory stays flat.
 

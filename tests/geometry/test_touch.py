@@ -241,6 +241,7 @@ def test_enough_patches_for_all_mutants_have_one_touched_set():
     assert {(left - back) % 224 for left in lefts for back in range(19)} == set(range(224))
 
 
+@pytest.mark.slow
 def test_three_squares_of_16_at_224():
     """On a sample: any three lie in a touched set, no such set lies in another, and its places touch it."""
     walk = touched(cc.Columns(19), cc.parse_patch("3*square:16"), AT_224)

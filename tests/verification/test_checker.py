@@ -383,6 +383,7 @@ def cells(path):
         yield number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", EXPORTED)
 def test_a_changed_cell_of_an_export_is_named(folders, ending):
     path = folders / f"certs{ending}"
