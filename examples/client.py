@@ -52,7 +52,7 @@ def main(address: str, picture: str | None = None) -> None:
     body = json.dumps({"image": image, "patches": [patch]}).encode()
     (found,) = service.request("/certify", body)["certificates"]
     for defender, certificate in found["defenders"].items():
-        print(f"  {defender}: stays in the top {certificate['min_k']} under any {patch} sticker")
+        print(f"  {defender}: {promise(certificate['min_k'], len(names))} under any {patch} sticker")
 
     if picture is not None:
         path = Path(picture)
@@ -61,7 +61,14 @@ def main(address: str, picture: str | None = None) -> None:
         print(f"{path.name}: {', '.join(names[each['label']] for each in top)}")
         answer = service.request(f"/certify?patch={patch}", content, kind)
         min_k = answer["certificates"][0]["defenders"]["costcert"]["min_k"]
-        print(f"  {names[answer['label']]} stays in the top {min_k} under any {patch} sticker")
+        # Whether the picture shows the predicted label is not known; ?label=3 certifies another one.
+        label = f"{names[answer['label']]} (predicted)"
+        print(f"  {label} {promise(min_k, len(names))} under any {patch} sticker")
+
+
+def promise(min_k: int, classes: int) -> str:
+    """What min-k says: a list of all labels contains every label, so that promises nothing."""
+    return f"stays in the top {min_k}" if min_k < classes else "may end last: nothing is promised"
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ LONG = 300_000
 
 
 @contextmanager
-def opened(address, *, width=1280, height=900):
-    """The page at this address, and a record of its requests, console messages and errors."""
+def opened(address, *, width=1280, height=900, scheme="light"):
+    """The page at this address, light or dark, and a record of its requests, console messages and errors."""
     api = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
@@ -20,7 +20,7 @@ def opened(address, *, width=1280, height=900):
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=quiet, timeout=LONG)
         try:
-            page = browser.new_page(viewport={"width": width, "height": height})
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             page.set_default_timeout(LONG)
             record = {"requests": [], "complaints": []}
             page.on("request", lambda request: record["requests"].append(request.url))

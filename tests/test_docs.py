@@ -1,6 +1,7 @@
 """The documentation is executed: its code runs, its commands parse, its links and pictures are there."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,8 @@ from costcert.cli.commands import COMMANDS
 from places import ROOT
 from waiting import HANGS
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 
 class Block(NamedTuple):
@@ -99,8 +101,9 @@ def commands():
                 for part in re.sub(r"^\s*\$ ", "", line).split("&&"):
                     words = part.split()
                     if len(words) > 1 and words[0].rpartition("/")[2] == "costcert":
+                        place = page.relative_to(ROOT).as_posix()
                         yield pytest.param(
-                            shlex.split(part, comments=True)[1:], id=f"{page.name}: {part.strip()}"
+                            shlex.split(part, comments=True)[1:], id=f"{place}: {part.strip()}"
                         )
 
 
@@ -146,25 +149,50 @@ def test_links_lead_somewhere(page):
     assert not broken
 
 
-def test_index_names_every_page():
-    index = ROOT / "docs" / "README.md"
-    linked = set(re.findall(r"\]\((\w+\.md)\)", index.read_text(encoding="utf-8")))
-    assert {page.name for page in index.parent.glob("*.md")} - {index.name} <= linked
+@pytest.mark.parametrize("folder", ["", "commands", "reference"])
+def test_index_names_every_page(folder):
+    index = DOCS / folder / "README.md"
+    linked = set(re.findall(r"\]\(([\w-]+\.(?:md|ipynb))\)", index.read_text(encoding="utf-8")))
+    there = {page.name for page in index.parent.iterdir() if page.suffix in (".md", ".ipynb")}
+    assert there - {index.name} == linked - {index.name}
 
 
-def test_reference_is_up_to_date():
-    if not installed("torch"):
-        pytest.skip("docs/api.py looks at load_model, which needs torch")
-    page = script(ROOT / "docs" / "api.py").page()
-    assert page == (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), "run python docs/api.py"
-    assert all(f"\n### {name}\n" in page for name in cc.__all__)
+def test_every_command_has_a_page_that_shows_its_help():
+    """docs/hooks/commands.py writes the help below this block; the site's navigation lists all pages."""
+    pages = {page.stem: page for page in (DOCS / "commands").glob("*.md") if page.name != "README.md"}
+    assert pages.keys() == COMMANDS.keys()
+    for command, page in pages.items():
+        assert f"\n```sh\ncostcert {command} --help\n```\n" in page.read_text(encoding="utf-8")
+
+
+def test_reference_describes_every_public_name():
+    described = []
+    for page in (DOCS / "reference").glob("*.md"):
+        described += re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(described) == len(set(described))
+    missing = {f"costcert.{name}" for name in cc.__all__} - set(described)
+    assert not missing, f"add `::: NAME` to a page of docs/reference for each of {sorted(missing)}"
+    for name in described:
+        if name.count(".") == 1:
+            assert name.removeprefix("costcert.") in cc.__all__
+
+
+def test_the_tutorial_is_kept_without_results():
+    """tests/test_site.py executes it; here its code can be read, and it holds nothing but code and text."""
+    cells = json.loads((DOCS / "tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert len(code) > 5
+    for number, cell in enumerate(code):
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
+        compile("".join(cell["source"]), f"tutorial, code cell {number}", "exec")
 
 
 def test_pictures_are_up_to_date():
-    drawn = script(ROOT / "docs" / "figures.py").figures()
+    drawn = script(DOCS / "figures.py").figures()
     for name, picture in drawn.items():
-        assert picture == (ROOT / "docs" / name).read_text(encoding="utf-8"), f"draw {name} again"
-    shown = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+        assert picture == (DOCS / name).read_text(encoding="utf-8"), f"draw {name} again"
+    shown = (DOCS / "theory.md").read_text(encoding="utf-8")
     assert all(f"]({name})" in shown for name in drawn)
 
 
@@ -205,7 +233,7 @@ def test_what_extending_registers_is_found(tmp_path, monkeypatch):
     """The page's classes as an installed package, with the page's own entry points."""
     if not installed("PIL"):
         pytest.skip("the data set of docs/extending.md needs Pillow")
-    page = list(blocks(ROOT / "docs" / "extending.md"))
+    page = list(blocks(DOCS / "extending.md"))
     code = "\n".join(block.text for block in page if block.language == "python")
     (tmp_path / "my_package.py").write_text(code, encoding="utf-8")
     (toml,) = (block.text for block in page if block.language == "toml")
@@ -227,13 +255,13 @@ def test_what_extending_registers_is_found(tmp_path, monkeypatch):
 def resizing():
     if not installed("PIL"):
         pytest.skip("docs/resizing.py needs Pillow")
-    return script(ROOT / "docs" / "resizing.py")
+    return script(DOCS / "resizing.py")
 
 
 @pytest.mark.slow
 def test_what_resizing_does_is_as_the_page_says():
     printed = "\n".join(resizing().rows())
-    page = (ROOT / "docs" / "soundness.md").read_text(encoding="utf-8")
+    page = (DOCS / "soundness.md").read_text(encoding="utf-8")
     assert f"\n\n{printed}\n\n" in page, "run python docs/resizing.py"
     # The sentence that the table is about.
     assert "| 2 px of 32 | `2/32`: 14 px | bicubic | 24 to 34 |" in printed

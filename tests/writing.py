@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costcert.engines import Resources, find_engine
-from costcert.engines.base import numpy_threads
 from costcert.errors import VotesError
 from costcert.store.files import atomic_write
 
@@ -38,7 +37,6 @@ class WritingJob:
 
     def open(self):
         note = {"process": os.getpid(), "parent": os.getppid()}
-        note |= {name: os.environ.get(name) for name in numpy_threads()}
         with atomic_write(self.folder / f"{time.time_ns()}.opened") as temporary:
             temporary.write_text(json.dumps(note))
         return self.make

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from costcert.certification.witnesses import witness as witness
     from costcert.datasets.parse import parse_dataset as parse_dataset
     from costcert.errors import CostcertError as CostcertError
+    from costcert.evaluation import certified_accuracy as certified_accuracy
     from costcert.geometry.ablations import Blocks as Blocks
     from costcert.geometry.ablations import Columns as Columns
     from costcert.geometry.ablations import Pooled as Pooled
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
     from costcert.geometry.patches import parse_patch as parse_patch
     from costcert.models.classifier import Classifier as Classifier
     from costcert.models.loading import load_model as load_model
-    from costcert.store.certificates import read_certificates as read_certificates
-    from costcert.store.certificates import write_certificates as write_certificates
-    from costcert.store.votes import read_votes as read_votes
-    from costcert.store.votes import write_votes as write_votes
+    from costcert.store.sources import read_certificates as read_certificates
+    from costcert.store.sources import read_votes as read_votes
+    from costcert.store.sources import write_certificates as write_certificates
+    from costcert.store.sources import write_votes as write_votes
     from costcert.votes.defence import Defence as Defence
     from costcert.votes.defence import Soft as Soft
     from costcert.votes.table import Votes as Votes
@@ -61,6 +62,7 @@ _HOMES = {
     "certification.witnesses": ("Witness", "strongest", "witness"),
     "datasets.parse": ("parse_dataset",),
     "errors": ("CostcertError",),
+    "evaluation": ("certified_accuracy",),
     "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
     "geometry.patches": (
         "AreaShare",
@@ -73,8 +75,7 @@ _HOMES = {
     ),
     "models.classifier": ("Classifier",),
     "models.loading": ("load_model",),
-    "store.certificates": ("read_certificates", "write_certificates"),
-    "store.votes": ("read_votes", "write_votes"),
+    "store.sources": ("read_certificates", "read_votes", "write_certificates", "write_votes"),
     "votes.defence": ("Defence", "Soft"),
     "votes.table": ("Votes",),
     "votes.tuning": ("tune",),

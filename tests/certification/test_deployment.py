@@ -41,6 +41,46 @@ def test_images_are_pillow_images_or_pixels():
     assert (deployed.predict(Image.fromarray(data.images[2]), k=2) == expected[2]).all()
 
 
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_batch_is_an_array_a_tensor_or_a_list(colour):
+    images = np.random.default_rng(5).integers(0, 256, (4, 6, 8), dtype=np.uint8)
+    images = images[..., None].repeat(3, axis=3) if colour else images
+    deployed = cc.Deployed(Tiny(), ABLATION)
+    expected = deployed.predict([Image.fromarray(image) for image in images], k=2)
+    tensor = pytest.importorskip("torch").tensor(images)
+    for batch in (images, tensor, list(images), list(tensor), iter(images), tuple(images)):
+        assert (deployed.predict(batch, k=2) == expected).all()
+    first = expected[:, 0]
+    certified = [deployed.certify(batch, first, PATCH) for batch in (images, list(images))]
+    assert [len(each) for each in certified] == [4, 4]
+    assert certified[0].to_pandas().equals(certified[1].to_pandas())
+    assert len(deployed.certify(images[0], int(first[0]), PATCH)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("a.jpg", "got 'a.jpg': open it with PIL.Image.open"),
+        (["a.jpg"], "got 'a.jpg': open it with PIL.Image.open"),
+        (None, "an image must be a Pillow image, .* got None"),
+        (4.5, "an image must be a Pillow image, .* got 4.5"),
+        (np.zeros((2, 6, 8, 3)), "got float64 of shape"),
+        (np.zeros((2, 3, 6, 8), np.uint8), "put the channels last"),
+        (np.zeros((0, 6, 8, 3), np.uint8), "holds no images"),
+        ([], "holds no images"),
+    ],
+)
+def test_what_is_no_picture(given, message):
+    with pytest.raises(CostcertError, match=message):
+        cc.Deployed(Tiny(), ABLATION).predict(given, k=2)
+
+
+def test_a_deployed_classifier_says_what_it_is():
+    assert repr(cc.Deployed(Tiny(), ABLATION, defender="patchguard", patch=2)) == (
+        "Deployed(Tiny(4 classes, 6x8 input): columns:3, hard ballots, ranked by patchguard masking square:2)"
+    )
+
+
 def test_certificates_of_labels_chosen_afterwards():
     data = pictures(8)
     deployed = cc.Deployed(Tiny(), ABLATION)

@@ -230,6 +230,163 @@ def test_seven_sizes_and_all_defenders_fit_80_columns(npz):
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
 
 
+def test_no_number_is_cut_at_any_width(npz, votes):
+    accuracy = cc.certify(votes, [1, 2]).accuracy()
+    pairs = sorted(f"{100 * row.clean:.1f}/{100 * row.certified:.1f}" for row in accuracy.itertuples())
+    for columns in ("40", ""):
+        # Without a width, as redirected, no line is broken.
+        result = costcert("certify", npz, *NPZ, "--patch", "1,2", COLUMNS=columns)
+        assert sorted(re.findall(r"\d+\.\d/\d+\.\d", result.stdout)) == pairs
+        assert result.stdout.count("defender") == (2 if not columns else 6)
+
+
+def test_a_patch_is_called_as_it_was_requested(npz):
+    shown = invoke(["certify", npz, *NPZ, "--patch", "8%,3,3/12,2*8%,2/4"]).stdout
+    headings = [line.partition(": touches")[0] for line in shown.splitlines() if ": touches" in line]
+    assert headings == [
+        "8% (square:2)",
+        "square:3",
+        "3/12 (rectangle:1x3)",
+        "2*8% (2*square:2)",
+        "2/4 (rectangle:2x6)",
+    ]
+    both = invoke(["certify", npz, *NPZ, "--patch", "8%,2, 8 %,square:2"]).stdout
+    assert [line for line in both.splitlines() if ": touches" in line] == [
+        "8% and square:2: touches at most 4 of 12 mutants"
+    ]
+
+
+def test_k_beyond_the_classes_is_refused_and_all_classes_are_no_promise(npz, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(["certify", npz, *NPZ, "--patch", "2", "-k", "1,6", "--out", "certs"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "costcert: got k 6, but there are 5 classes, and the top 5 already lists every label: pass k below "
+        "5\n"
+    )
+    assert not (tmp_path / "certs").exists()
+    promise = "The top 5 of 5 classes is no promise: every label is always in it."
+    assert promise in invoke(["certify", npz, *NPZ, "--patch", "2", "-k", "1,5"]).stdout
+    assert promise not in invoke(["certify", npz, *NPZ, "--patch", "2", "-k", "1,4"]).stdout
+    # The default ends with the classes.
+    arrays = np.load(npz)
+    np.savez(tmp_path / "few.npz", ballots=arrays["ballots"] % 3, truth=arrays["truth"] % 3)
+    few = invoke(["certify", "few.npz", *NPZ[:2], "--classes", "3", *NPZ[4:], "--patch", "2"])
+    assert re.findall(r"top-\d", few.stdout) == ["top-1", "top-2", "top-3"]
+
+
+@pytest.mark.parametrize("name", ["x.xlsx", "x.CSV", "deep/x.tsv", "x.npz"])
+def test_the_ending_of_another_file_is_refused(npz, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(["certify", npz, *NPZ, "--patch", "2", "--out", name])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"costcert: {name} ends in {name[name.index('.') :]}: certificates are written to a file that ends "
+        "in .parquet, .csv or .json, or to a folder\n"
+    )
+    assert list(tmp_path.iterdir()) == [npz]
+
+
+@pytest.mark.parametrize("name", ["run.v2", "run.hard", "2026.11.18"])
+def test_other_names_with_a_dot_are_folders(npz, tmp_path, name):
+    assert invoke(["certify", npz, *NPZ, "--patch", "2", "--out", tmp_path / name]).exit_code == 0
+    assert len(cc.read_certificates(tmp_path / name)) == 30
+
+
+def test_it_says_which_ballots_were_certified_and_which_defenders_left_out(votes, npz, tmp_path):
+    soft = cc.Votes.soft(
+        votes.ballots[..., None], np.full((30, 12, 1), 3), votes.truth, cap=4,
+        temperature=0.25, num_classes=5, ablation="columns:3", image_size=(4, 12),
+    )  # fmt: skip
+    cc.write_votes(soft, tmp_path / "soft")
+    shown = " ".join(invoke(["certify", tmp_path / "soft", "--patch", "2"]).stdout.split())
+    assert "Certified: columns:3, soft ballots of 1 labels at temperature 0.25." in shown
+    for name in ("patchguard", "costcert-masks"):
+        assert (
+            f"Left out: {name} reads one label per ballot, but these votes are soft: --hard certifies their "
+            "hard ballots."
+        ) in shown
+    assert "PatchGuard" not in shown
+    hard = invoke(["certify", tmp_path / "soft", "--patch", "2", "--hard"]).stdout
+    assert "Certified: columns:3, hard ballots." in hard
+    assert "Left out" not in hard
+    assert "PatchGuard" in hard
+    named = invoke(["certify", tmp_path / "soft", "--patch", "2", "--defender", "drs"]).stdout
+    assert "Left out" not in named
+
+    known = np.ones((30, 12), bool)
+    known[3, 4] = False
+    cc.write_votes(votes.replace(known=known), tmp_path / "partial")
+    partial = " ".join(invoke(["certify", tmp_path / "partial", "--patch", "2"]).stdout.split())
+    assert "Left out: patchguard needs the ballots of all mutants, but some were not evaluated." in partial
+
+
+def test_it_says_what_an_earlier_run_had_done(votes, tmp_path):
+    cc.write_votes(votes, tmp_path / "votes", shard_size=7)
+    words = ["certify", tmp_path / "votes", "--patch", "2", "--out", tmp_path / "certs"]
+    assert "there already" not in invoke(words).stdout
+    (tmp_path / "certs" / "shard-00003.parquet").unlink()
+    (tmp_path / "certs" / "shard-00001.parquet").unlink()
+    assert "3 of 5 shards were there already, from an earlier run." in invoke(words).stdout
+    assert "5 of 5 shards were there already, from an earlier run." in invoke(words).stdout
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        "ascii",
+        pytest.param("cp1252", marks=pytest.mark.slow),
+        pytest.param("latin-1", marks=pytest.mark.slow),
+    ],
+)
+def test_output_in_an_encoding_that_lacks_characters_is_spelled_in_ascii(npz, encoding):
+    result = costcert("certify", npz, *NPZ, "--patch", "1,2", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.isascii()
+    assert result.stdout.count("PG-spade/CBN ") == 2
+    assert "-----+-----" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_every_command_prints_in_every_encoding(tmp_path, encoding):
+    """From training to the page, in a folder whose name the encoding lacks."""
+    here = tmp_path / "Zahlen-♠-ω"
+    here.mkdir()
+    images = ["--data", "sample", "--limit", "40"]
+    model = ["--model", "shipped:fashion"]
+    for line, *words in (
+        ("--help",),
+        ("demo --limit 20 --out", here / "demo"),
+        (
+            "train --data sample --split test --limit 60 --model strip:small --ablation columns:4 --epochs 1",
+            *("--out", here / "model"),
+        ),
+        ("vote --soft 0.25,4 --probe", *images, *model, "--out", here / "votes"),
+        ("tune --patch 2 -k 1", here / "votes", "--out", here / "tuned.json"),
+        ("certify --patch 2", here / "votes", "--out", here / "certs"),
+        ("report", here / "certs", "--out", here / "report.md"),
+        ("check", here / "certs", "--votes", here / "votes"),
+        (
+            "attack --patch 2 -k 3 --places 1 --restarts 1 --steps 1 --run",
+            here / "certs",
+            *(*images, *model, "--out", here / "attack"),
+        ),
+        ("certify --patch 2", here / "nothing"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "costcert", *line.split(), *map(str, words)],
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+            timeout=600,
+            check=False,
+        )
+        said = done.stdout.decode(encoding) + done.stderr.decode(encoding)
+        assert "Traceback" not in said, said
+        assert done.returncode == (2 if words == [here / "nothing"] else 0), said
+        assert not words or r"Zahlen-\u2660" in said or "Zahlen--spade" in said
+
+
 @pytest.mark.parametrize("ending", ["csv", "json", "parquet", "folder"])
 def test_certificates_are_written_as_asked(npz, votes, tmp_path, ending):
     out = tmp_path / "out" / ("certs" if ending == "folder" else f"certs.{ending}")
@@ -251,7 +408,8 @@ def test_certificates_are_written_as_asked(npz, votes, tmp_path, ending):
         found = cc.read_certificates(out).to_pandas().rename(columns={"image": "image_id"})
     for column in rows.columns:
         assert found[column].astype(str).tolist() == rows[column].astype(str).tolist(), column
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    manifest = ["certs.csv.manifest.json"] if ending == "csv" else []
+    assert sorted(path.name for path in out.parent.iterdir()) == [out.name, *manifest]
 
 
 def test_a_folder_of_votes_is_certified_by_shards(votes, tmp_path):

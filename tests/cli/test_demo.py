@@ -2,10 +2,12 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from command_line import invoke
+from costcert.cli import demo
 
 pytest.importorskip("torch", reason="the demo's model needs torch")
 pytest.importorskip("matplotlib", reason="its page needs costcert[report]")
@@ -29,3 +31,17 @@ def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
     certified = invoke(shlex.split(certify))
     assert certified.exit_code == 0, certified.output
     assert "in % of 20 images" in certified.stdout
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_suggestions_name_what_is_to_be_installed_first(monkeypatch, installed, capsys):
+    from rich.console import Console
+
+    missing = () if installed else ("fastapi", "matplotlib")
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name in missing else object())
+    demo._suggest(Console(), Path("my demo"))
+    shown = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if "costcert" in line}
+    assert set(shown) == {"certify", "explore", "report", "vote", "train"}
+    for command, line in shown.items():
+        needs = not installed and command in ("explore", "report")
+        assert line.endswith(f"(first: pip install 'costcert[{command}]')") == needs

@@ -11,7 +11,11 @@ from costcert.defenders import kernels, worst_case
 from costcert.geometry.touch import Touched
 from strategies import ties
 
-RULES = [kernels.CHEAPEST_FIRST, kernels.PAIRWISE, kernels.EXPEL]
+RULES = {
+    "cheapest first": (kernels.CHEAPEST_FIRST, kernels.worst),
+    "pairwise": (kernels.PAIRWISE, kernels.worst),
+    "expel": (kernels.CHEAPEST_FIRST, kernels.most_expelled),
+}
 
 
 def gaps_at(ballots, touched, truth, num_classes, ties):
@@ -102,12 +106,14 @@ def walks(draw):
 @given(walks(), ties, st.integers(1, 3))
 def test_a_walk_finds_what_pricing_every_position_finds(rule, world, ties, members):
     votes, sets = world
-    members = min(members, votes.num_classes) if rule != kernels.PAIRWISE else 1
+    members = min(members, votes.num_classes) if rule != "pairwise" else 1
     table = (votes.truth[:, None] + np.arange(members)) % votes.num_classes
-    walked = worst_case.worst_case(rule, votes, [walk(sets, votes.num_mutants)], members=table, ties=ties)
+    code, kernel = RULES[rule]
+    options = {"members": table, "ties": ties, "kernel": kernel}
+    walked = worst_case.worst_case(code, votes, [walk(sets, votes.num_mutants)], **options)
     # One patch for each position: a walk of one step is priced at once and skips nothing.
     alone = [walk([touched], votes.num_mutants) for touched in sets]
-    each = worst_case.worst_case(rule, votes, alone, members=table, ties=ties)
+    each = worst_case.worst_case(code, votes, alone, **options)
     assert walked[0].tolist() == each.max(axis=0).tolist()
 
 
@@ -134,7 +140,7 @@ def test_most_positions_are_skipped(monkeypatch):
     labels, units = worst_case.Arrays.of(votes)
     path = walk(sets, 40)
     priced = []
-    for name in ("_worst_position", "_lift"):
+    for name in ("_worst_position", "_lift_past_strongest", "_lift"):
         monkeypatch.setattr(kernels, name, getattr(kernels, name).py_func)
     lift = kernels._lift
     monkeypatch.setattr(kernels, "_lift", lambda *args: priced.append(args) or lift(*args))

@@ -20,7 +20,7 @@ from costcert.cli import engine_options, vote
 from costcert.cli.attack import AttackJob
 from costcert.cli.engine_options import EngineOptions
 from costcert.engines import Resources, find_engine, on_slurm
-from costcert.engines.base import numpy_threads, parse_options
+from costcert.engines.base import parse_options
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, VotesError
 from tiny import Leaky, greys
@@ -28,20 +28,12 @@ from writing import COMPLETE, LONGEST_WAIT, SHARDS, WritingJob, modified, notes,
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_every_shard_is_made_and_the_job_opened_once_per_worker(engine, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setenv("MKL_NUM_THREADS", "2")
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+def test_every_shard_is_made_and_the_job_opened_once_per_worker(engine, tmp_path):
     done = []
     run(engine, WritingJob(tmp_path), on_done=done.append)
     assert written(tmp_path) == COMPLETE
     assert sorted(done) == list(range(SHARDS))
     assert 1 <= len(notes(tmp_path)) <= 2
-    threads = {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "MKL_NUM_THREADS": "2"}
-    assert numpy_threads() == threads
-    assert "OPENBLAS_NUM_THREADS" not in os.environ
-    if engine != "local":
-        assert all(threads.items() <= note.items() for note in notes(tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -159,6 +151,7 @@ def test_engines_get_the_requested_resources_and_one_core_by_default(tmp_path, m
     class EmptyFolder:
         folder, num_images = tmp_path / "votes", 0
         missing = seal = lambda *_: []
+        shard_length = lambda *_: 1  # noqa: E731
 
     def resources(engine="local", workers=None, cpus=None, gpus=None):
         requested = EngineOptions(engine=engine, workers=workers, cpus=cpus, gpus=gpus)
@@ -336,8 +329,8 @@ def attacked(out, *options):
 def attacked_here(tmp_path_factory):
     torch = pytest.importorskip("torch", reason="attacks by gradients need torch")
     threads, folder = torch.get_num_threads(), tmp_path_factory.mktemp("attack") / "here"
-    # Not torch's default, so workers have to take it over.
-    torch.set_num_threads(1)
+    # More than the workers have, which must not matter.
+    torch.set_num_threads(3)
     assert len(attacked(folder)) == 6
     yield folder
     torch.set_num_threads(threads)

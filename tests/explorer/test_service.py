@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -140,7 +141,10 @@ def test_certificates_of_all_images(client, votes, kind):
     accuracy = client.get("/accuracy", params={"patch": "rectangle:2x3", "ballots": kind}).json()
     table = certs.accuracy(accuracy["k"])
     for name in certs.defenders:
-        assert accuracy["defenders"][name]["certified"] == table[table.defender == name].certified.tolist()
+        rows, curve = table[table.defender == name], accuracy["defenders"][name]
+        assert curve["certified"] == rows.certified.tolist()
+        assert curve["certified_percent"] == [f"{100 * share:.1f}" for share in rows.certified]
+        assert curve["clean_percent"] == [f"{100 * share:.1f}" for share in rows.clean]
 
 
 def test_certify_an_image_that_is_shown(client, votes):
@@ -425,10 +429,26 @@ def test_bad_requests_are_answered_in_a_sentence(client, body, message):
     assert message.lower() in answer.json()["detail"].lower()
 
 
-def test_other_media_are_refused(client):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            "text/plain; charset=utf-8",
+            "this is a text file (text/plain), which cannot be read: choose a PNG,",
+        ),
+        ("image/gif", "this is a picture of another kind (image/gif)"),
+        ("application/pdf", "this is a PDF document (application/pdf)"),
+        ("application/octet-stream", "this is a file of another kind (application/octet-stream)"),
+        ("x" * 5000, "a file of another kind (" + "x" * 60 + ")"),
+        (None, "its Content-Type must be image/png, image/jpeg or image/webp"),
+    ],
+)
+def test_other_media_are_refused_by_their_name(client, kind, words):
     for path in ("/predict", "/certify"):
-        assert client.post(path, content=b"x", headers={"content-type": "text/plain"}).status_code == 415
-        assert client.post(path, content=b"x").status_code == 415
+        headers = {} if kind is None else {"content-type": kind}
+        answer = client.post(path, content=b"x", headers=headers)
+        assert answer.status_code == 415
+        assert words in answer.json()["detail"]
 
 
 def predict(where, seed=0):
@@ -627,6 +647,57 @@ def test_what_to_show(tmp_path, votes):
             opened(request)
 
 
+def npz_votes(path, votes, **arrays):
+    np.savez(path, ballots=votes.ballots, truth=votes.truth, **arrays)
+    return {"source": path, "ablation": "columns:3", "classes": 4, "image_size": "6x8"}
+
+
+def test_npz_votes_are_shown_with_their_images(tmp_path, votes):
+    """The images are in the same file, or in another one in the same order."""
+    images = pictures(30).images
+    seen = Tiny().prepare(Image.fromarray(images[7]))
+    np.savez(tmp_path / "images.npz", images=images, labels=votes.truth)
+    named = np.array([f"image {n}" for n in range(30)])
+    apart = npz_votes(tmp_path / "plain.npz", votes)
+    for options, image in (
+        (npz_votes(tmp_path / "own.npz", votes, images=images), "7"),
+        (npz_votes(tmp_path / "named.npz", votes, images=images[..., None], image_ids=named), "image 7"),
+        ({**apart, "data": f"npz:{tmp_path}/images.npz"}, "7"),
+        ({**apart, "data": f"npz:{tmp_path}/images.npz", "limit": 9}, "7"),
+    ):
+        session, deployed = opened(ExploreOptions(**options))
+        assert deployed is None
+        assert session.votes.num_classes == 4
+        assert len(session.votes) == options.get("limit", 30)
+        shown = Image.open(io.BytesIO(session.pictures.file(image).content)).convert("L")
+        assert (np.asarray(shown) == seen[..., 0]).all()
+        expected = cc.certify(session.votes, 2)
+        found = session.certificates_of("2")["defenders"]["costcert"]
+        assert found["min_k"] == expected.min_k("costcert", 2).tolist()
+    assert opened(ExploreOptions(**apart))[0].pictures is None
+
+
+def test_npz_votes_with_other_images_are_refused(tmp_path, votes):
+    plain = npz_votes(tmp_path / "plain.npz", votes)
+    images = pictures(30).images
+    np.savez(tmp_path / "fewer.npz", images=images[:29], labels=votes.truth[:29])
+    np.savez(tmp_path / "shuffled.npz", images=images[::-1], labels=votes.truth[::-1])
+    named = npz_votes(tmp_path / "named.npz", votes, image_ids=np.array([f"image {n}" for n in range(30)]))
+    few = npz_votes(tmp_path / "few.npz", votes, images=images[:5])
+    floats = npz_votes(tmp_path / "floats.npz", votes, images=images / 255)
+    for options, message in (
+        ({**plain, "classes": None, "ablation": None}, "pass --ablation, --classes"),
+        ({**plain, "data": f"npz:{tmp_path}/fewer.npz"}, "has 29 images, but 30 voted and have no ids"),
+        ({**plain, "data": f"npz:{tmp_path}/shuffled.npz"}, "labels of npz:shuffled.npz are not those"),
+        ({**named, "data": f"npz:{tmp_path}/fewer.npz"}, "has none of the images that voted"),
+        (few, "images in few.npz has 5 images, but 30 ids"),
+        (floats, r"images must be 0 to 255 \(uint8\)"),
+        ({"source": tmp_path / "nowhere.npz", "classes": 4}, "nowhere.npz"),
+    ):
+        with pytest.raises(CostcertError, match=message):
+            opened(ExploreOptions(**options))
+
+
 def test_the_demo_and_its_model(tmp_path):
     pytest.importorskip("torch", reason="the demo's model needs torch")
     session, deployed = opened(ExploreOptions(demo=True, limit=12))
@@ -667,10 +738,14 @@ def test_the_client_of_the_examples(session, votes, tmp_path):
     assert output.startswith(f"{votes.image_ids[0]}: class {votes.truth[0]}, 8 ballots\n")
     side = int(re.search(r"square:(\d+)", output)[1])
     min_k = cc.certify(votes.hard(), side).min_k("costcert", side)[0]
-    assert f"costcert: stays in the top {min_k} under" in output
+    assert f"costcert: {promised(min_k)} under" in output
     assert f"mine.png: class {top}," in output
     min_k = deployed.certify(Image.open(tmp_path / "mine.png"), [top], side).min_k("costcert", side)[0]
-    assert f"class {top} stays in the top {min_k} under" in output
+    assert f"class {top} (predicted) {promised(min_k)} under" in output
+
+
+def promised(min_k):
+    return f"stays in the top {min_k}" if min_k < 4 else "may end last: nothing is promised"
 
 
 def test_a_port_that_is_taken():
@@ -710,6 +785,48 @@ def command(*words):
         process.terminate()
         _, errors = process.communicate(timeout=LONG)
         assert "Traceback" not in errors, errors
+
+
+STOPPED = "costcert: stopped; the page no longer answers, and no file was changed\n"
+
+
+@pytest.mark.parametrize("during", ["costcert.cli.explore.opened", "costcert.explorer.serving.server"])
+def test_ctrl_c_says_that_the_page_is_closed(monkeypatch, tmp_path, votes, during):
+    """While the votes are read, and later."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    cc.write_votes(votes, tmp_path / "votes")
+    monkeypatch.setattr(during, interrupt)
+    result = invoke(["explore", str(tmp_path / "votes"), "--no-browser", "--port", "0"])
+    assert result.exit_code == 130
+    assert result.output.endswith(STOPPED)
+
+
+@pytest.mark.slow
+def test_ctrl_c_closes_the_page(tmp_path, votes):
+    cc.write_votes(votes, tmp_path / "votes")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "costcert", "explore", str(tmp_path / "votes"), "--no-browser", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    where = re.search(r"http://\S+", process.stdout.readline())[0]
+    # Only a server that runs handles the signal.
+    wait_until(lambda: _answers(f"{where}healthz"))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LONG)
+    assert errors == STOPPED
+    assert process.returncode == 130
+
+
+def _answers(where):
+    try:
+        return httpx.get(where, timeout=LONG).is_success
+    except httpx.TransportError:
+        return False
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from test_tables import run
 import costcert as cc
 from costcert.certification.accuracy import Tally, wilson
 from costcert.errors import CostcertError
+from costcert.reports import patch_names
 from costcert.reports.figures import (
     COLUMN,
     FIGURES,
@@ -112,6 +113,16 @@ def write_figures(results, folder, formats=("svg", "pdf")):
     return [path for path, _ in files]
 
 
+def plain(text):
+    """The text in one line, with ordinary spaces."""
+    return " ".join(text.split())
+
+
+def titles(figure):
+    """The titles of the panels."""
+    return [axes.get_title("left") for axes in figure.axes]
+
+
 def lines(axes):
     return {each.get_label(): each for each in axes.lines if not each.get_label().startswith("_")}
 
@@ -165,7 +176,8 @@ def test_patches_that_are_no_squares_stand_side_by_side():
     results = made_up(patches=("rectangle:16x64", "2*square:16", "square:8"))
     [axes] = accuracy_by_size(results, ks=[5]).axes
     table = results.accuracy(5).set_index(["defender", "patch"])
-    assert [tick.get_text().replace("\n", "") for tick in axes.get_xticklabels()] == results.patches
+    ticks = [plain(tick.get_text()) for tick in axes.get_xticklabels()]
+    assert ticks == ["16 × 64 px", "2 of 16 × 16 px", "8 × 8 px"]
     for name in DEFENDERS:
         line = lines(axes)[f"{name} certified"]
         assert np.rint(line.get_xdata()).tolist() == [0, 1, 2]
@@ -179,7 +191,7 @@ def test_patches_that_are_no_squares_stand_side_by_side():
 def test_accuracy_by_k_draws_every_k_and_its_interval(small):
     figure = accuracy_by_k(small)
     table = small.accuracy(range(1, 10))
-    assert [axes.get_title("left") for axes in figure.axes] == ["2 px patch", "4 px patch", "6 px patch"]
+    assert titles(figure) == [patch_names.size_and_share(patch, small.image_size) for patch in small.patches]
     for patch, axes in zip(small.patches, figure.axes, strict=True):
         bands = dict(zip(DEFENDERS, axes.collections, strict=True))
         for name in DEFENDERS:
@@ -195,7 +207,7 @@ def test_accuracy_by_k_draws_every_k_and_its_interval(small):
 
 def test_accuracy_by_k_of_one_patch(small):
     [axes] = accuracy_by_k(small, 4).axes
-    assert axes.get_title("left") == "4 px patch"
+    assert plain(axes.get_title("left")).startswith("4 × 4 px (")
     with pytest.raises(CostcertError, match=r"nothing was certified against square:5.*square:2, square:4"):
         accuracy_by_k(small, "square:5")
 
@@ -245,6 +257,58 @@ def test_min_k_boxes_draw_quartiles_means_and_growth(small):
         first, second, third = (means[name, patch] for patch in small.patches)
         assert line.get_xdata().tolist() == [4, 6]
         assert line.get_ydata().tolist() == pytest.approx([second / first, third / second])
+
+
+def ticks(axis):
+    return [plain(label.get_text()) for label in axis.get_ticklabels()]
+
+
+@pytest.mark.parametrize("num_classes", [3, 10, 43, 1000])
+def test_the_number_of_classes_is_no_promise(num_classes):
+    """Min-k = number of classes says nothing, so no figure shows it as a number."""
+    results = made_up(num_classes)
+    boxes = min_k_boxes(results).axes[0]
+    assert ticks(boxes.yaxis)[-1] == "no promise"
+    assert boxes.get_yticks()[-1] == num_classes
+    assert "no promise" in legend(min_k_histogram(results))
+    for shown in (ticks(boxes.yaxis), legend(min_k_histogram(results))):
+        assert not any(f"{num_classes:,}" in each.split() for each in shown)
+
+
+MANY = ("16", "23", "rectangle:100x200", "2*square:16", "3*rectangle:16x64", "shape:010/111", "96")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [COLUMN, PAGE], ids=["column", "page"])
+@pytest.mark.parametrize("name", FIGURES)
+def test_with_many_patches_and_long_names_no_text_touches_another(name, width):
+    results = made_up(
+        43,
+        MANY,
+        by_class=True,
+        class_names=[f"a long class name, such as ImageNet has, of number {n}" for n in range(43)],
+    )
+    figure = FIGURES[name].draw(results, width=width)
+    svg(figure)
+    axes_texts = [
+        text
+        for axes in figure.axes
+        for text in (
+            axes.title,
+            axes._left_title,
+            # The slanted labels below have overlapping frames, though their letters do not touch.
+            *(
+                each
+                for each, place in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
+                if each.get_rotation() == 0 and axes.get_xlim()[0] <= place <= axes.get_xlim()[1]
+            ),
+            *(axes.get_yticklabels() if axes.get_subplotspec().is_first_col() else ()),
+        )
+        if text.get_text() and text.get_visible()
+    ]
+    boxes = [text.get_window_extent() for text in axes_texts]
+    assert not overlaps(boxes)
+    assert all(box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1 for box in boxes)
 
 
 def test_min_k_is_on_a_logarithmic_axis_only_where_the_range_needs_it(small, large):
@@ -406,7 +470,7 @@ def test_svg_has_a_title_and_a_description_and_no_date(drawn):
 def test_svg_texts_are_texts_in_any_font(drawn):
     text = svg(drawn["accuracy-by-size"])
     found = [each.text for each in ElementTree.fromstring(text).iter(f"{SVG}text")]
-    assert {"Top 5", "PatchGuard", "PG♠/CBN", "Patch side in px"} <= set(found)
+    assert {"Top 5", "PatchGuard", "PG♠/CBN", "Side of the square patch in px"} <= set(found)
     # Where the first font is missing, the next one is at least without serifs.
     assert set(re.findall(r"'DejaVu Sans'[^;\"]*", text)) == {"'DejaVu Sans', sans-serif"}
 
@@ -481,8 +545,8 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, small, t
 @pytest.mark.slow
 def test_of_many_sizes_as_many_as_there_is_room_for():
     figure = accuracy_by_k(made_up(patches=tuple(range(10, 31, 2)), num_classes=3))
-    titles = [axes.get_title("left") for axes in figure.axes]
-    assert (len(titles), titles[0], titles[-1]) == (8, "10 px patch", "30 px patch")
+    shown = list(map(plain, titles(figure)))
+    assert (len(shown), shown[0][:13], shown[-1][:13]) == (8, "10 × 10 px (0", "30 × 30 px (1")
     assert "8 of 11 patches are shown." in figure.texts[1].get_text().replace("\n", " ")
 
 
@@ -511,7 +575,7 @@ def test_the_comparison_draws_the_numbers_of_every_run_and_of_the_paper():
     runs, ks = [signs("one"), signs("two", seed=1)], [1, 3, 5]
     paper = published("gtsrb")
     figure = comparison(runs, ks, paper)
-    assert [axes.get_title("left") for axes in figure.axes] == ["2 px patch (0.4 %)", "5 px patch (2.4 %)"]
+    assert list(map(plain, titles(figure))) == ["2 × 2 px (0.4 %)", "5 × 5 px (2.4 %)"]
     for axes, patch, spelled in zip(figure.axes, ("square:2", "square:5"), ("0.4 %", "2.4 %"), strict=True):
         expected = {}
         for metric in ("clean", "certified"):

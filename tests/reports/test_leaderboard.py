@@ -2,12 +2,13 @@
 
 import csv
 import io
+import re
 
 import pytest
-from test_tables import Grid, braces_match, latex_rows, run
+from test_tables import Grid, braces_match, run, tabulars
 
 from costcert.errors import CostcertError
-from costcert.reports.leaderboard import leaderboard
+from costcert.reports.leaderboard import leaderboard, leaderboard_markdown
 from costcert.reports.published import published
 from costcert.reports.tables import csv_table, html, latex, markdown
 
@@ -122,7 +123,7 @@ def test_published_rows_can_be_added():
     )
     assert rows["CBN⋆"].labels[4] == "n/a"
     texts = [cell.text for cell in rows["CC"].cells]
-    assert texts == ["70.3", "87.7", "n/a", "n/a", "41.0", "66.4", "n/a", "n/a"]
+    assert texts == ["41.0", "66.4", "n/a", "n/a", "70.3", "87.7", "n/a", "n/a"]
     assert "Left out" in " ".join(table.notes)
 
 
@@ -138,20 +139,50 @@ def test_every_renderer_draws_it():
     assert "<script>" not in text
     texts = Grid(text).texts()
     assert all(len(row) == 4 + 8 for row in texts)
-    assert texts[0][4:] == ["clean"] * 4 + ["certified"] * 4
+    assert texts[0][4:] == ["certified"] * 4 + ["clean"] * 4
     assert texts[1][4:] == (["square:2 (0.5 %)"] * 2 + ["square:4 (2.0 %)"] * 2) * 2
     assert texts[2][4:] == ["top-1", "top-5"] * 4
     assert {row[0] for row in texts[3:7]} == set(names)
 
     drawn = latex(table)
     assert braces_match(drawn)
-    assert {len(row) for row in latex_rows(drawn)} == {4 + 8}
+    first, second = tabulars(drawn)
+    assert {len(row) for row in first + second} == {4 + 4}
     assert r"a\_b \& c" in drawn
 
     assert markdown(table).count("\n| ") == 2 + 4
     lines = list(csv.reader(io.StringIO(csv_table(table))))
     assert [line[0] for line in lines[1:]] == [row.labels[0] for row in table.rows]
     assert [float(line[4]) for line in lines[1:]] == [row.cells[0].value for row in table.rows]
+
+
+def test_markdown_goes_patch_by_patch_with_certified_first():
+    table = leaderboard([run("one"), run("two", seed=1)], [1, 5])
+    first, second = re.findall(r"(?m)^\| run .*\n(?:\|.*\n)+", leaderboard_markdown(table))
+    assert first.splitlines()[0] == (
+        "| run | model | defender | passes per image "
+        "| certified top-1 | certified top-5 | clean top-1 | clean top-5 |"
+    )
+    for number, part in enumerate((first, second)):
+        shown = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
+        columns = [2 * number, 2 * number + 1, 4 + 2 * number, 5 + 2 * number]
+        assert shown == [[*row.labels, *(row.cells[column].text for column in columns)] for row in table.rows]
+
+
+def test_parts_of_a_table_keep_their_numbers_and_leave_out_what_is_unknown():
+    runs = [run("with", patches=("square:2", "square:4")), run("without", patches=("square:4",), seed=1)]
+    table = leaderboard(runs, [1, 5], by=("square:4", 1))
+    small, large = table.by_patch()
+    assert (small.caption, large.caption) == ("square:2 (0.5 %)", "square:4 (2.0 %)")
+    assert small.columns == tuple((metric, f"top-{k}") for metric in ("certified", "clean") for k in (1, 5))
+    assert {row.labels[0] for row in small.rows} == {"with"}
+    assert [row.labels for row in large.rows] == [row.labels for row in table.rows]
+    joined = large.with_joined_labels()
+    assert joined.stub == ("run, model, passes per image", "defender")
+    assert joined.rows[0].labels == (
+        f"{large.rows[0].labels[0]}, strip:small, 28",
+        large.rows[0].labels[2],
+    )
 
 
 def test_one_row_is_not_bold():

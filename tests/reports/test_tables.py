@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import cache
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,6 +16,7 @@ from markdown_it import MarkdownIt
 import costcert as cc
 from costcert.certification.accuracy import Tally
 from costcert.errors import CostcertError, SpellingError
+from costcert.reports.leaderboard import leaderboard
 from costcert.reports.published import DATASETS, published
 from costcert.reports.results import Results
 from costcert.reports.tables import (
@@ -29,6 +31,7 @@ from costcert.reports.tables import (
     paper_table,
     tidy_rows,
 )
+from costcert.reports.tables.as_latex import STYLES, _parts, _total
 from costcert.reports.tables.layout import with_best
 from costcert.reports.tables.patch_matching import Threat, match_patches
 from places import beside
@@ -117,8 +120,16 @@ class Grid(HTMLParser):
 
 
 def latex_rows(text):
-    """The cells of every line of a tabular, those that span several columns repeated."""
-    body = re.search(r"\\toprule\n(.*)\\bottomrule", text, re.DOTALL)[1]
+    """The cells of every line of the only tabular, those that span several columns repeated."""
+    (rows,) = tabulars(text)
+    return rows
+
+
+def tabulars(text):
+    return [_tabular(body) for body in re.findall(r"\\toprule\n(.*?)\\bottomrule", text, re.DOTALL)]
+
+
+def _tabular(body):
     rows = []
     for line in body.split("\n"):
         if not line.endswith(r"\\"):
@@ -159,7 +170,7 @@ def body(results, ks):
         [f"Top-{k}", TITLES[defender]]
         + [
             values[defender, metric, patch, k]
-            for metric in ("clean", "certified")
+            for metric in ("certified", "clean")
             for patch in results.patches
         ]
         for k in ks
@@ -179,7 +190,7 @@ def test_every_format_shows_the_accuracy_of_the_results(defenders, ks):
 
     grid = Grid(html(table, intervals=False)).texts()
     assert [[text.strip("*") for text in row] for row in grid[2:]] == wanted
-    assert grid[0] == ["k", "defender", *["clean"] * 2, *["certified"] * 2]
+    assert grid[0] == ["k", "defender", *["certified"] * 2, *["clean"] * 2]
     assert grid[1] == ["k", "defender", *["square:2 (0.5 %)", "square:4 (2.0 %)"] * 2]
 
     rows = latex_rows(latex(table))
@@ -198,8 +209,8 @@ def test_intervals_are_those_of_the_accuracy():
     row = results.accuracy([1], confidence=0.8).iloc[0]
     table = paper_table([results], [1], confidence=0.8)
     cell = table.rows[0].cells[0]
-    assert (cell.value, cell.low, cell.high) == (row["clean"], row["clean_low"], row["clean_high"])
-    text = f"[{100 * row['clean_low']:.1f}, {100 * row['clean_high']:.1f}]"
+    assert (cell.value, cell.low, cell.high) == tuple(row[f"certified{end}"] for end in ("", "_low", "_high"))
+    text = f"[{100 * row['certified_low']:.1f}, {100 * row['certified_high']:.1f}]"
     assert f"<small>{text}</small>" in html(table)
     assert text in latex(table, intervals=True)
     assert text in markdown(table, intervals=True).replace("\\", "")
@@ -277,8 +288,10 @@ def test_names_are_escaped():
     assert braces_match(drawn)
     assert {len(row) for row in latex_rows(drawn)} == {3 + 4}
     for sign in "%&#$_":
-        stripped = re.sub(r"\\[\\%&#$_{}]|\$\\(spadesuit|star)\$| & ", "", drawn)
+        body = drawn.split("\n", 1)[1]
+        stripped = re.sub(r"\\[\\%&#$_{}]|\$\\(spadesuit|star)\$| & ", "", body)
         assert sign not in stripped.replace("&  &", "").replace("\n&", "\n"), sign
+    drawn = drawn.replace(r"\allowbreak{}", "")
     assert r"50\% \textless{}b\textgreater{}of\_it" in drawn
     assert r"\textbackslash{}n {[}z] {*}q{*} `c` -{}- é" in drawn
 
@@ -299,17 +312,93 @@ def test_markdown_is_a_table_with_bold_cells():
     assert bold == sum(cell.is_best for row in table.rows for cell in row.cells) > 0
 
 
-@pytest.mark.parametrize("intervals", [False, True])
-def test_latex_compiles(tmp_path, intervals):
+@cache
+def many_tables():
+    """Tables of all kinds: few and many patches and runs, long names, published numbers, leaderboards."""
+    sides = (14, 23, 32, 39, 64, 96, 112)
+    patches = [f"square:{side}" for side in sides]
+    large = {"classes": 1000, "image_size": (224, 224)}
+    small = run("mine", patches=patches[:3], **large)
+    many = run("a", patches=[*patches, "rectangle:112x100", "2*square:112"], **large)
+    defenders = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
+    full = run(
+        "vit_base_patch16_224.augreg2_in21k_ft_in1k-" * 3, patches=patches, defenders=defenders, **large
+    )
+    ugly = run(UGLY, patches=patches[:2], seed=1, **large)
+    same = [
+        run(name, patches=patches[:2], seed=number, **large) for number, name in enumerate(("x", "[x]", UGLY))
+    ]
+    imagenet = published("imagenet")
+    return {
+        "one run": paper_table([small]),
+        "nine patches": paper_table([many]),
+        "beside the paper": paper_table([full], published=imagenet),
+        "several runs": paper_table([*same, ugly], [1, 5]),
+        "the paper": paper_table([], published=imagenet),
+        "a leaderboard": leaderboard([small, many], range(1, 6)),
+        "a leaderboard with the paper": leaderboard([full, ugly], range(1, 11), imagenet, mixed=True),
+    }
+
+
+STYLED = [(style, intervals) for style in STYLES for intervals in (False, True)]
+
+
+@pytest.mark.parametrize(("style", "intervals"), STYLED)
+def test_latex_shows_every_number_and_is_estimated_to_fit(style, intervals):
+    for name, table in many_tables().items():
+        parts = list(_parts(table, style == "narrow", STYLES[style].width, intervals))
+        assert all(_total(part, STYLES[style].width, intervals) <= STYLES[style].width for part in parts), (
+            name
+        )
+        # At least 19 points for each column of numbers, and 6 between two columns.
+        most = (STYLES[style].width + 6) / (19 + 6)
+        assert max(len(part.columns) for part in parts) <= most
+        wanted = [cell for row in table.rows for cell in row.cells if cell.value is not None]
+        shown = [cell for part in parts for row in part.rows for cell in row.cells if cell.value is not None]
+        key = lambda cell: (cell.value, cell.is_best, cell.interval)  # noqa: E731
+        assert sorted(shown, key=key) == sorted(wanted, key=key), name
+        drawn = latex(table, style=style, intervals=intervals)
+        assert drawn.startswith(f"% Style {style}: fits ")
+        assert "Needs \\usepackage{booktabs}\n" in drawn
+        assert braces_match(drawn)
+        assert len(tabulars(drawn)) == len(parts)
+        assert all(len({len(row) for row in rows}) == 1 for rows in tabulars(drawn))
+        for note in table.notes:
+            assert [note in part.notes for part in parts] == [False] * (len(parts) - 1) + [True]
+
+
+def test_narrow_tables_are_of_one_patch_each_and_wide_ones_of_several():
+    table = paper_table([run()], [1, 5])
+    captions = re.findall(r"\\caption\{(.*)\}\\smallskip", latex(table, style="narrow"))
+    assert [caption.split("Patch: ")[1] for caption in captions] == [
+        r"square:2 (0.5 \%).",
+        r"square:4 (2.0 \%).",
+    ]
+    assert len(tabulars(latex(table, style="wide"))) == 1
+    assert r"\begin{table*}" in latex(table)
+    with pytest.raises(SpellingError, match=r"unknown style 'narow' \(did you mean 'narrow'\?\)"):
+        latex(table, style="narow")
+
+
+@pytest.mark.parametrize(("style", "intervals"), STYLED)
+def test_latex_compiles_and_fits(tmp_path, style, intervals):
     engine = shutil.which("pdflatex") or shutil.which("tectonic")
     if engine is None:
         pytest.skip("neither pdflatex nor tectonic is installed")
-    table = paper_table([run(UGLY, classes=1000), run("[x]", classes=1000, seed=1)], [1, 5])
-    (tmp_path / "table.tex").write_text(latex(table, intervals=intervals, standalone=True), encoding="utf-8")
+    # One document for all tables, because the engine takes long to start; each float on a page of its own.
+    begin, end = r"\begin{document}", r"\end{document}"
+    tables = many_tables().values()
+    drawn = [latex(table, style=style, intervals=intervals, standalone=True) for table in tables]
+    preamble = drawn[0].split(begin)[0]
+    floats = "\n\n".join(text.split(begin)[1].split(end)[0] for text in drawn)
+    text = preamble + begin + floats.replace("\n\n", "\n\\clearpage\n") + end
+    (tmp_path / "table.tex").write_text(text, encoding="utf-8")
     options = ["-interaction=nonstopmode", "-halt-on-error"] if engine.endswith("pdflatex") else []
     done = subprocess.run([engine, *options, "table.tex"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "table.pdf").stat().st_size > 1000
+    said = done.stdout + done.stderr
+    assert not re.findall(r"Overfull .hbox.*|Float too large.*", said)
 
 
 @pytest.mark.parametrize("standalone", [False, True])
@@ -411,8 +500,8 @@ def test_published_rows_stand_beside_ours():
         ("PG⋆", True),
         ("PG", True),
     ]
-    assert [cell.text for cell in block[1].cells] == ["87.7", "87.7", "n/a", "66.4", "64.0", "n/a"]
-    assert [cell.text for cell in block[3].cells] == ["83.6", "83.6", "n/a", "10.0", "5.0", "n/a"]
+    assert [cell.text for cell in block[1].cells] == ["66.4", "64.0", "n/a", "87.7", "87.7", "n/a"]
+    assert [cell.text for cell in block[3].cells] == ["10.0", "5.0", "n/a", "83.6", "83.6", "n/a"]
     assert block[1].labels[2] == "Zhou et al., Table 1"
     assert "2 % (32 px) is in the column of square:32" in " ".join(table.notes)
     assert "Left out" in " ".join(table.notes)
@@ -421,7 +510,7 @@ def test_published_rows_stand_beside_ours():
     top_1 = {
         row.labels[1]: [cell.text for cell in row.cells] for row in table.rows if row.labels[0] == "Top-1"
     }
-    assert top_1["CBN⋆"] == ["62.0", "62.0", "n/a", "n/a", "n/a", "n/a"]
+    assert top_1["CBN⋆"] == ["n/a", "n/a", "n/a", "62.0", "62.0", "n/a"]
     published_rows = [at for tag, _, at, _ in Grid(html(table)).attributes if at.get("class") == "published"]
     assert published_rows
 
@@ -497,9 +586,9 @@ def test_a_table_as_csv_keeps_its_layout():
     assert lines[0][:5] == [
         "k",
         "defender",
-        "clean square:2 (0.5 %)",
-        "clean square:2 (0.5 %) low",
-        "clean square:2 (0.5 %) high",
+        "certified square:2 (0.5 %)",
+        "certified square:2 (0.5 %) low",
+        "certified square:2 (0.5 %) high",
     ]
     assert float(lines[1][2]) == table.rows[0].cells[0].value
     assert {len(line) for line in lines} == {2 + 3 * 4}
@@ -579,11 +668,11 @@ def test_every_published_number_is_the_papers(paper, dataset, rows):
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_published_table_is_drawn_as_in_the_paper(paper, dataset):
-    """The same rows in the same order, the same digits, the same ones in bold."""
+    """The same rows in the same order, the same digits, the same ones in bold; certified comes first."""
     label, places = PLACES[dataset]
     numbers = published(dataset)
     table = paper_table([], published=numbers)
-    order = [(metric, patch.spelled) for metric in ("clean", "certified") for patch in numbers.patches]
+    order = [(metric, patch.spelled) for metric in ("certified", "clean") for patch in numbers.patches]
     assert [
         (
             row.labels,

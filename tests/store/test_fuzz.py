@@ -14,16 +14,23 @@ import zipfile
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import costcert as cc
+import costcert.store.parquet as store_parquet
+import costcert.store.tables as store_tables
 from costcert.cli.check import CheckOptions, check
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.patches import parse_patch
 from costcert.geometry.touch import touched
+from costcert.reports.results import read_results
 from costcert.store.certificates import CertificatesFolder
-from costcert.store.votes import VotesArchive, VotesFolder
+from costcert.store.runs import open_run
+from costcert.store.vote_files import VotesFile
+from costcert.store.votes import VotesFolder
 
 WORLD = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
 # The most seconds of computing for one input, whatever else the machine does; a hang would take far longer.
@@ -80,7 +87,7 @@ def hard_votes(count=12):
 
 
 def archive(path):
-    return VotesArchive(path, **WORLD).shard(0)
+    return VotesFile(path, **WORLD).shard(0)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -157,6 +164,76 @@ def test_a_zip_bomb_is_refused(tmp_path):
         for name in ("ballots.npy", "truth.npy"):
             bomb.writestr(name, header + struct.pack("<H", len(text)) + text)
     assert refused(archive, path)
+
+
+def test_archives_and_tables_that_unpack_to_too_much(tmp_path, monkeypatch):
+    """The limits are compared with what a file claims, before anything is unpacked."""
+    monkeypatch.setattr(store_parquet, "MOST_BYTES", 1000)
+    monkeypatch.setattr(store_tables, "MOST_VALUES", 100)
+    np.savez_compressed(tmp_path / "v.npz", ballots=np.zeros((1000, 12), int), truth=np.zeros(1000, int))
+    table = pa.table({"truth": [0] * 1000, "ballots": pa.array([[0] * 12] * 1000)})
+    pq.write_table(table, tmp_path / "v.parquet")
+    assert "cannot be read as .npz" in refused(archive, tmp_path / "v.npz")
+    assert "cannot be read as .parquet" in refused(archive, tmp_path / "v.parquet")
+    np.savez_compressed(tmp_path / "v.npz", ballots=np.zeros((1, 12), int), truth=[0], images=np.zeros(10**6))
+    assert refused(archive, tmp_path / "v.npz") is None, "other arrays are not unpacked"
+
+
+def as_csv(votes):
+    names = ["image_id", "truth", *(f"ballot_{n}" for n in range(12))]
+    rows = zip(votes.image_ids, votes.truth, votes.ballots, strict=True)
+    return "\n".join([",".join(names), *(",".join(map(str, [a, b, *c])) for a, b, c in rows)]).encode()
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".json"])
+def test_mutated_tables_of_votes_are_refused_or_well_formed(tmp_path, ending):
+    rng, path = random.Random(9), tmp_path / f"votes{ending}"
+    if ending == ".csv":
+        path.write_bytes(as_csv(hard_votes()))
+    else:
+        cc.write_votes(hard_votes(), path)
+    content, refusals = path.read_bytes(), 0
+    assert refused(archive, path) is None
+    for _ in range(400):
+        path.write_bytes(mutated(content, rng))
+        said = refused(archive, path)
+        refusals += said is not None
+        if said is None:
+            found = archive(path)
+            assert 0 <= found.ballots.min() <= found.ballots.max() < 5
+            assert found.ballots.shape[1:] == (12,)
+    assert refusals > 100
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".json"])
+def test_mutated_files_of_certificates_are_refused_or_unharmed(tmp_path, ending):
+    rng, path = random.Random(10), tmp_path / f"certs{ending}"
+    certificates = cc.certify(hard_votes(), [1, 2])
+    cc.write_certificates(certificates, path)
+    content, refusals = path.read_bytes(), 0
+    for _ in range(400):
+        path.write_bytes(mutated(content, rng))
+        said = refused(cc.read_certificates, path)
+        refusals += said is not None
+        if said is None:
+            assert cc.read_certificates(path).to_pandas().equals(certificates.to_pandas())
+    assert refusals > 200
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".json", ".npz"])
+def test_files_of_anything(tmp_path, ending):
+    """Random bytes, and content that is valid JSON but nothing that was expected."""
+    rng, path = random.Random(11), tmp_path / f"any{ending}"
+    texts = [json.dumps(each).encode() for each in (JUNK, {}, {"votes": JUNK}, {"certificates": JUNK})]
+    texts += [json.dumps({"votes": each, "certificates": each}).encode() for each in JUNK]
+    texts += [b"[" * 100_000, b'{"votes": [' + b'{"ballots": ' * 5000, b"\xff\xfe", b"1" * 10_000]
+    texts += [rng.randbytes(rng.randrange(300)) for _ in range(100)]
+    for text in texts:
+        path.write_bytes(text)
+        (tmp_path / f"any{ending}.manifest.json").write_bytes(text)
+        for read in (archive, cc.read_certificates, open_run, read_results):
+            assert refused(read, path) is not None, text[:50]
+        assert not passes(path)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 import costcert as cc
 from command_line import invoke
 from costcert.store.files import atomic_write, sweep
-from costcert.store.votes import VotesArchive, VotesFolder
+from costcert.store.vote_files import VotesFile
+from costcert.store.votes import VotesFolder
 from sealing import classifier_with, resealed, seal
 
 RNG = np.random.default_rng(7)
@@ -272,7 +273,7 @@ def test_bad_archives_get_one_sentence(tmp_path, make, says):
     path = tmp_path / "votes.npz"
     make(path)
     with pytest.raises(cc.CostcertError) as caught:
-        VotesArchive(path, ablation="columns:3", num_classes=5, image_size=(4, 12))
+        VotesFile(path, ablation="columns:3", num_classes=5, image_size=(4, 12))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -282,7 +283,7 @@ def test_soft_archives_are_read(tmp_path):
     path = save(
         tmp_path / "v.npz", labels=votes.labels, units=votes.units, truth=votes.truth, cap=np.array(9)
     )
-    back = VotesArchive(path, ablation="columns:3", num_classes=5, image_size=(4, 12)).shard(0)
+    back = VotesFile(path, ablation="columns:3", num_classes=5, image_size=(4, 12)).shard(0)
     assert (back.units == votes.units).all()
     assert back.cap == 9
 

@@ -26,7 +26,8 @@ from command_line import invoke
 from costcert.errors import CostcertError
 from costcert.store.files import join_manifest
 from costcert.store.locations import Url, fetched, locate
-from costcert.store.votes import VotesArchive, VotesFolder
+from costcert.store.vote_files import VotesFile
+from costcert.store.votes import VotesFolder
 from costcert.votes.voting import vote
 from places import TESTS
 from tiny import Tiny, pictures
@@ -335,7 +336,7 @@ class TestInMemory:
         np.savez(tmp_path / "v.npz", ballots=votes.ballots, truth=votes.truth)
         (memory / "v.npz").put(tmp_path / "v.npz")
         how = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
-        here, there = (VotesArchive(folder / "v.npz", **how) for folder in (tmp_path, memory))
+        here, there = (VotesFile(folder / "v.npz", **how) for folder in (tmp_path, memory))
         assert there.digest() == here.digest()
         words = ["--patch", "1,2", "--ablation", "columns:3", "--classes", "5", "--image-size", "4x12"]
         for name in ("certs", "certs.csv", "certs.json", "certs.parquet"):

@@ -1,5 +1,6 @@
 """Training on mutants: it learns, resumes from its checkpoint, and writes a model that voting reads."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -486,6 +487,7 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(tmp_path):
     assert not (out / "model.json").exists()
     resumed = invoke([*command, str(out)])
     assert resumed.exit_code == 0, resumed.output
+    assert "2 of 8 epochs were there already: continuing from their checkpoint" in resumed.stderr
     assert "epoch 2 of 8" not in resumed.stdout
     assert "epoch 3 of 8" in resumed.stdout
     assert "epoch 8 of 8" in resumed.stdout
@@ -516,3 +518,117 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     torch.save({**torch.load(path, weights_only=True), "format": 1}, path)
     with pytest.raises(CostcertError, match="was written by another version of costcert: remove it"):
         trainer(tmp_path, QUICK).fit(stripes(), None)
+
+
+def photos(folder, splits=("train", "val", "test"), count=6, unread=()):
+    """Images of two classes in folders; those listed as unread hold no image."""
+    data = stripes(40, seed=1)
+    for split in splits:
+        for label, name in enumerate(data.class_names):
+            (folder / split / name).mkdir(parents=True)
+            for index in np.flatnonzero(data.labels == label)[:count]:
+                Image.fromarray(data.images[index]).save(folder / split / name / f"{index}.png")
+    for path in unread:
+        (folder / path).write_bytes(b"not an image")
+
+
+def train_on(folder, *more):
+    words = ["train", "--model", "strip:small", "--data", f"folder:{folder}", "--ablation", "columns:3"]
+    return invoke([*words, "--epochs", "1", "--batch-size", "8", "--device", "cpu", *more])
+
+
+@pytest.mark.parametrize(
+    ("splits", "more", "used"),
+    [
+        (("train", "val", "test"), [], "val"),
+        (("train", "validation", "test"), [], "validation"),
+        (("train", "test"), [], "test"),
+        (("train", "val", "test"), ["--validation-split", "test"], "test"),
+    ],
+)
+def test_the_split_for_validation_is_taken_and_named(tmp_path, splits, more, used):
+    data = tmp_path / "photos"
+    photos(data, splits)
+    result = train_on(data, "--validation", f"folder:{data}", *more, "--out", tmp_path / "m")
+    assert result.exit_code == 0, result.output
+    assert f"Validating on 12 images of folder:photos, split '{used}'\n" in result.stdout
+    card = json.loads((tmp_path / "m" / "model.json").read_text())
+    assert card["training"]["validation_data"]["split"] == used
+
+
+def test_a_split_for_validation_that_is_not_there_is_refused(tmp_path):
+    photos(tmp_path / "photos", ("train", "test"))
+    np.savez(tmp_path / "d.npz", images=stripes().images, labels=stripes().labels)
+    validation = ["--validation", f"folder:{tmp_path}/photos", "--out", tmp_path / "m"]
+    for more, says in (
+        (["--validation-split", "val", *validation], "holds test, train, but not 'val'"),
+        (["--validation-split", "val", *validation[2:]], "--validation-split val is a part of --validation"),
+        (
+            ["--validation-split", "val", "--validation", f"npz:{tmp_path}/d.npz", *validation[2:]],
+            "d.npz has no splits, but --validation-split is 'val'",
+        ),
+        (["--validation", "folder:nowhere", *validation[2:]], "nowhere"),
+        (["--validation", "floder:photos", *validation[2:]], "did you mean 'folder'?"),
+    ):
+        result = train_on(tmp_path / "photos", *more)
+        assert result.exit_code == 2, result.output
+        assert says in result.stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_unread_images_are_left_out_of_training_and_wrong_in_validation(tmp_path):
+    data = tmp_path / "photos"
+    photos(data, count=3, unread=["train/up/extra.png", "val/down/one.png", "val/down/two.png"])
+    words = ["--validation", f"folder:{data}", "--out", tmp_path / "m"]
+    refused = train_on(data, *words)
+    assert refused.exit_code == 2
+    assert "extra.png cannot be read" in refused.stderr
+    assert "or pass --skip-corrupt, which leaves it out" in refused.stderr
+    result = train_on(data, *words[:-1], tmp_path / "n", "--skip-corrupt")
+    assert result.exit_code == 0, result.output
+    assert (
+        "Left out of training, because they cannot be read: 1 of the images\n  up/extra.png\n"
+        in result.stdout
+    )
+    assert "Counted as wrong in validation" in result.stdout
+    assert "  down/one.png\n  down/two.png\n" in result.stdout
+    assert "on 6 images of folder:photos (without 1 unread)" in result.stdout
+    training = json.loads((tmp_path / "n" / "model.json").read_text())["training"]
+    assert training["unread"] == {
+        "training": ["up/extra.png"],
+        "validation": ["down/one.png", "down/two.png"],
+    }
+    # Six images can be read: shares are of eight.
+    assert 8 * training["validation"] == round(8 * training["validation"]) <= 6
+
+
+def test_validation_counts_unread_images_as_wrong(tmp_path):
+    def validated(folder, unread):
+        epochs = []
+        trainer(tmp_path / folder, QUICK).fit(
+            stripes(), stripes(40, seed=9), unread=unread, after_epoch=epochs.append
+        )
+        return [epoch.validation for epoch in epochs]
+
+    assert validated("some", 10) == pytest.approx([share * 40 / 50 for share in validated("none", 0)])
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:77"])
+def test_train_refuses_the_devices_that_vote_refuses(tmp_path, device):
+    np.savez(tmp_path / "d.npz", images=stripes().images, labels=stripes().labels)
+    of_data = ["--data", f"npz:{tmp_path}/d.npz", "--ablation", "columns:3", "--device", device]
+    trained = invoke(["train", "--model", "strip:small", *of_data, "--out", tmp_path / "m"])
+    voted = invoke(
+        ["vote", "--model", "shipped:fashion", *of_data[2:], "--data", "sample", "--out", tmp_path / "v"]
+    )
+    assert trained.exit_code == voted.exit_code == 2
+    assert trained.stderr == voted.stderr
+    assert device in trained.stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_default_device_is_the_same_for_all_commands():
+    of_data = ["--model", "strip:small", "--data", "sample", "--ablation", "columns:4", "--out", "m"]
+    assert parsed(["train", *of_data]).device == "auto"
+    assert parsed(["vote", *of_data]).network.device == "auto"
+    assert parsed(["attack", *of_data, "--patch", "2"]).network.device == "auto"

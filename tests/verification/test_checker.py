@@ -366,7 +366,7 @@ def cells(path):
             return rng.choice([each for each in choices if str(each) != str(value)])
 
         if path.suffix == ".parquet":
-            about = pq.read_schema(path).metadata
+            about = {"costcert": pq.read_metadata(path).metadata[b"costcert"]}
             change(path, column, number, changed)
             pq.write_table(pq.read_table(path).replace_schema_metadata(about), path)
         elif path.suffix == ".csv":
@@ -434,13 +434,32 @@ def test_an_export_is_checked_as_it_was_asked_for(tmp_path, ending, soft, asked)
     made = costcert("certify", tmp_path / "votes", "-p", "1,shape:101/010", *asked, "-o", path)
     assert made.exit_code == 0, made.output
     ask = ["check", path, "--votes", tmp_path / "votes", "--all"]
-    with_options, without = costcert(*ask, *asked), costcert(*ask)
-    # A .csv does not record the options, the others do.
-    told, untold = (with_options, without) if ending == ".csv" else (without, with_options)
-    assert (told.exit_code, "all alike" in told.stdout) == (0, True), told.output
-    assert untold.exit_code in (1, 2)
-    if ending != ".csv":
-        assert "records how it was certified: leave --" in untold.stderr
+    result = costcert(*ask)
+    assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
+    asked_for = [
+        f"ties {'lowest' if '--ties' in asked else 'against'}",
+        f"tau {3 if '--tau' in asked else 0}",
+    ]
+    assert all(each in result.stdout for each in asked_for), result.stdout
+    assert f"{path} is as it was written, " in result.stdout
+    few = costcert(*ask[:-1], "--sample", 3).stdout
+    assert "certificates again, of 3 of 12 images; --sample and --all choose how many" in few
+    assert few.index("Deriving ") < few.index("derived again")
+    alone = costcert("check", path)
+    assert (alone.exit_code, "pass --votes" in alone.stdout) == (0, True), alone.output
+    assert "leave --ablation out" in costcert(*ask, "--ablation", "columns:2").stderr
+
+
+def test_a_csv_needs_the_manifest_beside_it(folders):
+    path = folders / "certs.csv"
+    assert costcert("certify", folders / "votes", "-p", "1,2", "-o", path).exit_code == 0
+    beside = folders / "certs.csv.manifest.json"
+    beside.rename(folders / "elsewhere.json")
+    says = f"{beside} is not there, which certify writes next to {path}"
+    result = costcert("check", path, "--votes", folders / "votes")
+    assert (result.exit_code, says in " ".join(result.stderr.split())) == (2, True), result.output
+    with pytest.raises(cc.CostcertError, match="keep both files together, or certify again"):
+        cc.read_certificates(path)
 
 
 def test_an_export_of_an_archive_can_be_checked(tmp_path):
@@ -457,12 +476,12 @@ def test_an_export_of_an_archive_can_be_checked(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda text: "", "cannot be checked"),
+        (lambda text: "", "cannot be read as .csv"),
         (lambda text: text.replace("min_k", "maxk", 1), "is damaged"),
         (lambda text: text[: text.rindex("\n", 0, -1) + 1], "certificates, expected 120"),
-        (lambda text: text.replace("costcert,square:1,", "costcert,square:1,x", 1), "cannot be checked"),
+        (lambda text: text.replace("costcert,square:1,", "costcert,square:1,x", 1), "cannot be read as .csv"),
         (lambda text: text.replace('"costcert"', '"nobody"').replace("costcert,", "nobody,"), "nobody"),
-        (lambda text: text + "a,b\n", "cannot be checked"),
+        (lambda text: text + "a,b\n", "cannot be read as .csv"),
     ],
 )
 def test_a_damaged_export_gets_one_sentence(folders, damage, says):
@@ -473,7 +492,10 @@ def test_a_damaged_export_gets_one_sentence(folders, damage, says):
     assert result.exit_code in (1, 2), result.output
     assert says in result.output
     assert "Traceback" not in result.output
-    assert "pass --votes" in costcert("check", path).stderr
+    alone = costcert("check", path)
+    assert (alone.exit_code != 0, "Traceback" in alone.output) == (True, False), alone.output
+    with pytest.raises(cc.CostcertError):
+        cc.read_certificates(path)
 
 
 def unsealed(folder):
@@ -520,7 +542,7 @@ def test_a_second_run_seals_what_it_completes_and_keeps_other_digests(folders):
 
 
 def test_a_probe_added_later_leaves_a_sealed_folder_sealed(tmp_path):
-    ask = {"model": Tiny(), "dataset": pictures(), "ablation": "columns:3", "out": tmp_path / "votes"}
+    ask = {"model": Tiny(), "data": pictures(), "ablation": "columns:3", "out": tmp_path / "votes"}
     vote(**ask, shard_size=4)
     vote(**ask, probe=True)
     found = chain.verify_digests(tmp_path / "votes")

@@ -5,6 +5,8 @@ with certificates that follow from them: `check --replay` evaluates the model on
 a difference only by its own measurements. docs/soundness.md has the list.
 """
 
+import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +18,8 @@ import pytest
 
 import costcert as cc
 from command_line import invoke
+from costcert.store.files import manifest_text, without_digests
+from costcert.verification.digests import rows_digest
 from costcert.votes.collector import VoteCollector
 from costcert.votes.probe import SAFETY
 from places import ROOT
@@ -262,6 +266,69 @@ def test_swapped_and_repeated_shards(folder):
         one.write_bytes(mine), other.write_bytes(theirs)
         seal(folder / "certs")
         assert checked(folder).exit_code != 0
+
+
+# The same in one file, where a forger writes the digest of the rows again.
+
+
+@pytest.fixture
+def export(folder):
+    """The honest certificates as a .json; the other formats hold the same rows and the same manifest."""
+    certificates = cc.read_certificates(folder / "certs")
+    cc.write_certificates(certificates, folder / "certs.json", votes=folder / "votes")
+    return folder / "certs.json"
+
+
+def forge(path, rows, manifest):
+    content = json.loads(path.read_text())
+    digest = rows_digest([row[name] for row in rows] for name in BETTER) if rows else "none"
+    text = manifest_text({**without_digests(manifest), "shard_digests": {"rows": digest}})
+    sealed = {**json.loads(text), "manifest_digest": hashlib.sha256(text.encode()).hexdigest()}
+    path.write_text(json.dumps({**content, "certificates": rows, "manifest": sealed}))
+
+
+def checked_export(path):
+    return costcert("check", path, "--votes", path.parent / "votes", "--all")
+
+
+@pytest.mark.parametrize("column", BETTER)
+def test_every_column_of_an_export(export, column):
+    content = json.loads(export.read_text())
+    assert checked_export(export).exit_code == 0
+    values = BETTER[column]([row[column] for row in content["certificates"]])
+    rows = [{**row, column: value} for row, value in zip(content["certificates"], values, strict=True)]
+    forge(export, rows, content["manifest"])
+    result = checked_export(export)
+    assert (result.exit_code, "not those that were written" in result.output) == (1, False), result.output
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        lambda rows: rows[:-1],
+        lambda rows: [*rows, rows[0]],
+        lambda rows: rows[::-1],
+        lambda rows: [rows[0]] * len(rows),
+        lambda rows: [],
+    ],
+    ids=["one less", "one more", "backwards", "the first for all", "none"],
+)
+def test_order_and_number_of_rows_of_an_export(export, by):
+    content = json.loads(export.read_text())
+    forge(export, by(content["certificates"]), content["manifest"])
+    assert checked_export(export).exit_code != 0
+
+
+@pytest.mark.slow
+def test_every_field_of_an_export(export):
+    content = json.loads(export.read_text())
+    tried = 0
+    for path, forged in forgeries(content["manifest"]):
+        forge(export, content["certificates"], forged)
+        tried += 1
+        if checked_export(export).exit_code == 0 and not is_for_people(path, "certificates"):
+            assert path in (("epsilon",), ("tau",)), path
+    assert tried > 200
 
 
 # Votes, with certificates that follow from them.

@@ -66,22 +66,6 @@ def test_tau_is_twice_what_any_label_moved_in_any_way_with_room_to_spare():
     assert 0 < found.tau == 2 * SAFETY * moved < soft.cap
 
 
-def test_torch_threads_are_tried_and_put_back():
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    seen = []
-
-    class Counting(Tiny):
-        def logits(self, images, regions):
-            seen.append(torch.get_num_threads())
-            return super().logits(images, regions)
-
-    found = probe(Counting(), images(Tiny()), REGIONS)
-    assert {1, 2, 4} <= set(seen)
-    assert {"threads: 1", "threads: 4"} <= set(found.shifts)
-    assert torch.get_num_threads() == before
-
-
 def test_a_probe_of_nothing():
     with pytest.raises(CostcertError, match="at least one image and one region"):
         probe(Tiny(), np.zeros((0, 6, 8, 1), np.uint8), REGIONS)
@@ -125,3 +109,19 @@ def test_epsilon_of_soft_ballots_needs_cuts():
     votes = vote(Tiny(), pictures(5), "columns:3", soft=Soft(1.0, 2)).replace(cuts=None)
     with pytest.raises(CostcertError, match="these soft ballots hold no cuts, which epsilon needs"):
         cc.certify(votes, 1, epsilon=0.1)
+
+
+@pytest.mark.parametrize("soft", [None, Soft(0.5, 2)])
+def test_what_was_found_is_said_in_words(soft):
+    still = probe(Tiny(), images(Tiny()), REGIONS, soft=soft)
+    assert still.in_words(soft) == (
+        f"no logit of {still.mutants} mutants moved in {len(still.shifts)} ways of computing it (epsilon 0"
+        + (")" if soft is None else ", tau 0)")
+    )
+    moved = probe(Tiny(drift=1e-4), images(Tiny()), REGIONS, soft=soft)
+    words = moved.in_words(soft)
+    assert f"moved by up to {max(moved.shifts.values()):.2g}" in words
+    assert f"{moved.flips} changed their vote" in words
+    assert f"of at most epsilon = {moved.epsilon:.2g} may change" in words
+    assert (f"tau = {moved.tau:,} of 65,536 units" in words) == (soft is not None)
+    assert ("margin or cut" in words) == (soft is not None)

@@ -117,6 +117,46 @@ def test_tempering_never_gives_more_than_the_cap(cap, power, random):
     assert (np.diff(tempered.units[0, 0][np.argsort(units)]) >= 0).all()
 
 
+def test_the_command_says_what_it_wrote_and_what_it_replaced(tmp_path):
+    votes, _ = election(30)
+    cc.write_votes(votes, tmp_path / "votes")
+    file = tmp_path / "tuned.json"
+    words = ["tune", str(tmp_path / "votes"), "--patch", "2", "--k", "1"]
+
+    def tuned(*more):
+        result = invoke([*words, *more])
+        assert result.exit_code == 0, result.output
+        (line,) = [line for line in result.stdout.splitlines() if line.startswith("Tuned:")]
+        return line
+
+    def in_words():
+        ablation, soft = read_tuned(file)
+        return (
+            f"{ablation} with {soft or 'hard ballots'}, {ablation.count(votes.image_size)} passes per image"
+        )
+
+    assert tuned() == f"Tuned: {file} says {in_words()}"
+    before = in_words().rpartition(",")[0]
+    assert tuned() == f"Tuned: {file} says {in_words()} (as it did before)"
+    line = tuned("--most-passes", "3")
+    assert in_words().rpartition(",")[0] != before
+    assert line == f"Tuned: {file} says {in_words()} (replaced: it said {before})"
+
+
+def test_a_file_of_another_program_is_not_overwritten(tmp_path):
+    votes, _ = election(30)
+    cc.write_votes(votes, tmp_path / "votes")
+    (tmp_path / "mine.json").write_text('{"my": "results"}')
+    words = ["tune", str(tmp_path / "votes"), "--patch", "2", "--out", str(tmp_path / "mine.json")]
+    refused = invoke(words)
+    assert refused.exit_code == 2
+    assert (
+        "mine.json was not written by this version of `costcert tune`, so it is not overwritten"
+        in refused.stderr
+    )
+    assert (tmp_path / "mine.json").read_text() == '{"my": "results"}'
+
+
 @pytest.mark.slow
 def test_vote_and_certify_read_the_choice(tmp_path):
     votes, _ = election(80)

@@ -12,7 +12,7 @@ from PIL import Image
 
 import costcert as cc
 from command_line import invoke, parsed
-from costcert.cli import progress
+from costcert import progress
 from costcert.cli import vote as command
 from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
@@ -122,8 +122,8 @@ def test_a_second_run_does_only_what_is_missing(tmp_path, monkeypatch):
     ("change", "says"),
     [
         ({"model": Tiny(seed=5)}, 'its made.model.digest is "seed 0", this run\'s is "seed 5"'),
-        ({"dataset": pictures(seed=9)}, "its made.data.digest is"),
-        ({"dataset": pictures(11)}, "its images is 10, this run's is 11"),
+        ({"data": pictures(seed=9)}, "its made.data.digest is"),
+        ({"data": pictures(11)}, "its images is 10, this run's is 11"),
         (
             {"ablation": "columns:3"},
             'its classifier.ablation is "columns:3.rows:2", this run\'s is "columns:3"',
@@ -133,7 +133,7 @@ def test_a_second_run_does_only_what_is_missing(tmp_path, monkeypatch):
     ],
 )
 def test_another_run_into_the_same_folder_is_refused(tmp_path, change, says):
-    ask = {"model": Tiny(), "dataset": pictures(), "ablation": ABLATION}
+    ask = {"model": Tiny(), "data": pictures(), "ablation": ABLATION}
     vote(**ask, out=tmp_path, shard_size=3)
     before = shards(tmp_path)
     with pytest.raises(CostcertError, match=f"holds another run: {says}"):
@@ -288,7 +288,7 @@ def test_invalid_pixels_and_logits_are_refused():
 
 
 def test_a_probe_is_measured_once_and_kept(tmp_path):
-    ask = {"model": Tiny(drift=1e-6), "dataset": pictures(), "ablation": ABLATION, "out": tmp_path}
+    ask = {"model": Tiny(drift=1e-6), "data": pictures(), "ablation": ABLATION, "out": tmp_path}
     assert vote(**ask).manifest["made"]["probe"] is None
     first = vote(**ask, probe=True).manifest["made"]["probe"]
     assert first["epsilon"] > 0
@@ -330,8 +330,9 @@ def test_the_command_votes_and_says_what_to_do_next(tmp_path, asked, capsys):
     assert (asked["model"], asked["num_classes"], asked["device"]) == ("tiny", 10, "cpu")
     said = capsys.readouterr().out
     assert "20 images of sample (limit 20, seed 0), 8 mutants each (columns:3)" in said
-    assert "certify with --epsilon probe" in said
+    assert "Probe: " in said
     assert "Next: costcert certify" in said
+    assert "--epsilon probe" in said
     votes = cc.read_votes(tmp_path / "votes")
     assert votes.image_ids.tolist() == limited(parse_dataset("sample"), 20).ids
     assert votes.labels.shape == (20, 8, 4)

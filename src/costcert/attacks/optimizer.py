@@ -5,6 +5,9 @@ them, so every intermediate result is judged on uint8 pixels. There are two obje
 
 - `ballots`: each touched mutant prefers the rival that the placement assigns to it, by a margin;
 - `votes`: the k leading rivals, whichever they are, overtake the true label in a soft count of votes.
+
+Gradients are computed on one thread: their rounding, and with it the patches found, would otherwise depend on
+the number of cores.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from costcert.attacks.attempts import Attempt
 from costcert.attacks.judging import Judge, Positions, rewritten
 from costcert.attacks.placements import Placements, Prices
 from costcert.errors import CostcertError
-from costcert.models.classifier import Pixels, ballots_of
+from costcert.models.callables import CallableNetwork
+from costcert.models.classifier import Classifier, Pixels, ballots_of
+from costcert.models.onnx import OnnxNetwork
+from costcert.models.side_by_side import one_thread
 from costcert.models.torch_classifier import TorchClassifier
 from costcert.votes.table import Votes
 
@@ -52,6 +58,7 @@ class PatchOptimizer:
         soft = None if judge.soft is None else judge.soft.temperature
         self.temperature = _HARD_TEMPERATURE if soft is None else soft
 
+    @one_thread()
     def optimize(self, attempts: Sequence[Attempt], steps: int) -> None:
         """Take up to `steps` steps with each attempt; attempts on an image that is broken are skipped."""
         broken: set[int] = set()
@@ -196,7 +203,15 @@ def mutants_at_once(model: TorchClassifier, placements: Placements) -> int:
     return model.batch_size or max(1, min(_SHOWN_AT_ONCE[kind] // largest, _MOST_AT_ONCE[kind]))
 
 
+def has_gradients(model: Classifier) -> bool:
+    """Whether torch computes this model; only a step shows whether a torch module cuts its gradients."""
+    return isinstance(model, TorchClassifier) and not isinstance(
+        model.mutants.network, OnnxNetwork | CallableNetwork
+    )
+
+
 def no_gradients(judge: Judge) -> CostcertError:
     return CostcertError(
-        f"{judge.model.metadata()['name']} has no gradients: pass --steps 0 to try random pixels only"
+        f"{judge.model.metadata()['name']} has no gradients: pass --steps 0 to try random pixels only, "
+        "without --universal"
     )

@@ -15,6 +15,7 @@ from costcert.attacks.placements import Placements, Places, Prices
 from costcert.attacks.results import UNIVERSAL
 from costcert.errors import StoreError
 from costcert.models.classifier import Pixels
+from costcert.models.side_by_side import one_thread
 from costcert.store.files import atomic_write
 from costcert.store.locations import Location
 from costcert.store.parquet import read_npz
@@ -83,6 +84,7 @@ class UniversalPatch:
         return cls(arrays["pixels"], places or None)
 
 
+@one_thread()
 def universal_patch(
     optimizer: PatchOptimizer, kind: str, images: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
 ) -> UniversalPatch:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import CostcertError
-from costcert.geometry.sizes import positive_int
+from costcert.geometry.sizes import positive_ints
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +26,8 @@ Counts = npt.NDArray[np.int64]
 
 def wilson(hits: int, images: int, confidence: float = 0.95) -> tuple[float, float]:
     """The Wilson score interval of a proportion: it stays within 0 and 1, and is accurate near both."""
-    if not 0 < confidence < 1:
-        raise CostcertError(f"the confidence must be between 0 and 1, got {confidence}")
+    if not isinstance(confidence, float) or not 0 < confidence < 1:
+        raise CostcertError(f"the confidence must be between 0 and 1, got {confidence!r}")
     z2 = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
     share = hits / images
     middle = share + z2 / (2 * images)
@@ -65,7 +65,7 @@ class Tally:
 
         if self.images == 0:
             raise CostcertError("accuracy needs at least one certified image, got none")
-        ks = [positive_int(each, "k") for each in ([k] if isinstance(k, int) else k)]
+        ks = positive_ints(k, "k")
         rows = []
         for (defender, patch), ranks in self.ranks.items():
             for each in ks:

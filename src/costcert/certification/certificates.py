@@ -12,7 +12,7 @@ import numpy.typing as npt
 from costcert.certification.accuracy import Tally
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.patches import Patch, concrete
-from costcert.geometry.sizes import ImageSize
+from costcert.geometry.sizes import ImageSize, several
 from costcert.votes.defence import Defence
 
 if TYPE_CHECKING:
@@ -52,7 +52,13 @@ class Certificates:
     @classmethod
     def joined(cls, parts: Sequence[Certificates]) -> Certificates:
         """Certificates of the images of all parts, in order; all have the same defenders and patches."""
-        first = parts[0]
+        parts = several(parts)
+        for part in parts:
+            if not isinstance(part, Certificates):
+                raise CostcertError(f"certificates must be what certify returns, got {part!r}")
+        if not parts:
+            raise CostcertError("joining certificates needs at least one part, got none")
+        first: Certificates = parts[0]
         if len(parts) == 1:
             return first
         return cls(
@@ -92,9 +98,15 @@ class Certificates:
 
     def __repr__(self) -> str:
         return (
-            f"Certificates({len(self)} images; defenders {', '.join(self.defenders)}; "
+            f"Certificates({len(self):,} images, {self.num_classes} classes; "
+            f"defenders {', '.join(self.defenders)}; "
             f"patches {', '.join(map(str, self.patches))})"
         )
+
+    def _repr_html_(self) -> str:
+        from costcert.notebook import certificates_html
+
+        return certificates_html(self)
 
     @property
     def keys(self) -> list[Key]:
@@ -145,6 +157,10 @@ class Certificates:
 
     def _result(self, defender: str, patch: Patch | str | int) -> tuple[Counts, Counts]:
         wanted = concrete(patch, self.image_size)
+        if not isinstance(defender, str):
+            raise CostcertError(
+                f"a defender must be a name, one of {', '.join(self.defenders)}, got {defender!r}"
+            )
         if (defender, wanted) not in self._results:
             raise CostcertError(
                 f"nothing was certified for {defender} against {wanted}"

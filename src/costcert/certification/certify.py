@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +14,10 @@ from costcert.certification.certificates import Certificates, Counts, Key
 from costcert.defenders import chosen
 from costcert.errors import CostcertError, SpellingError, VotesError
 from costcert.geometry.patches import OnePatch, Patch, Several, concrete
-from costcert.geometry.sizes import ImageSize, positive_int
+from costcert.geometry.sizes import ImageSize, positive_int, several
 from costcert.geometry.touch import Touched, touched
 from costcert.votes.defence import Defence
-from costcert.votes.table import Votes
+from costcert.votes.table import Votes, check_votes
 from costcert.votes.validation import as_mask
 
 AnyPatch = Patch | str | int
@@ -45,6 +47,7 @@ def certify(
         mask: the patch that masking defenders, such as PatchGuard, mask for, whichever patch they are
             certified against; by default each patch is certified for the classifier that masks for it.
     """
+    check_votes(votes)
     wanted = concrete_patches(patches, votes.image_size)
     certified = chosen(defenders, soft=votes.is_soft, partial=votes.known is not None)
     fixed = None if mask is None else concrete(mask, votes.image_size)
@@ -110,9 +113,7 @@ def concrete_patches(
     patches: AnyPatch | Iterable[AnyPatch], image_size: ImageSize
 ) -> list[OnePatch | Several]:
     """The patches in pixels of this image size, without duplicates."""
-    if isinstance(patches, str | int | Patch):
-        patches = [patches]
-    wanted = list(dict.fromkeys(concrete(patch, image_size) for patch in patches))
+    wanted = list(dict.fromkeys(concrete(patch, image_size) for patch in several(patches)))
     if not wanted:
         raise SpellingError("no patch is named: pass one, such as square:32")
     return wanted
@@ -132,13 +133,17 @@ def distrusting(
     if uncertain is not None:
         known = known & ~as_mask(uncertain, "uncertain", votes.ballots.shape, "ballots")
     if epsilon is not None:
-        if not epsilon >= 0:
-            raise VotesError(f"epsilon must not be negative, got {epsilon}")
-        known = known & (_distance_to_change(votes) > epsilon)
+        known = known & (_distance_to_change(votes) > _checked_epsilon(epsilon))
     tau = positive_int(tau, "tau", at_least=0)
     if uncertain is None and epsilon is None and not tau:
         return votes
     return votes.replace(known=known, tau=max(tau, votes.tau))
+
+
+def _checked_epsilon(epsilon: Any) -> float:
+    if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not float(epsilon) >= 0:
+        raise VotesError(f"epsilon must be a number of at least 0, got {epsilon!r}")
+    return float(epsilon)
 
 
 def _distance_to_change(votes: Votes) -> npt.NDArray[np.float32]:

@@ -6,18 +6,18 @@ deployed classifier is the one that was certified.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from costcert.certification.certificates import Certificates
 from costcert.certification.certify import AnyPatch, certify
-from costcert.datasets.base import Dataset
+from costcert.datasets.pictures import Picture, Pictures, as_pictures
 from costcert.defenders import find
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.ablations import Ablation, as_ablation
 from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import positive_int
 from costcert.geometry.touch import Touched, touched
@@ -26,10 +26,8 @@ from costcert.store.locations import Location
 from costcert.store.runs import Run, open_run
 from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Defence, Soft
-from costcert.votes.table import Votes
-
-# A Pillow image, or its pixels: uint8 [H, W] or [H, W, 3].
-Picture = Image.Image | npt.NDArray[np.uint8]
+from costcert.votes.table import Votes, check_votes
+from costcert.votes.validation import as_array, shortened
 
 
 class Deployed:
@@ -53,9 +51,12 @@ class Deployed:
         soft: Soft | None = None,
         ties: str = "against",
     ) -> None:
-        kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation or model.ablation
-        if kept is None:
+        _check_model(model)
+        if ablation is None and model.ablation is None:
             raise CostcertError("the model has no ablation of its own: pass one, as in columns:19")
+        kept = as_ablation(model.ablation if ablation is None else ablation)
+        if soft is not None and not isinstance(soft, Soft):
+            raise CostcertError(f"soft must be a value like Soft(0.35, 4), got {soft!r}")
         masks = find(defender).masks
         if patch is None and masks:
             raise CostcertError(
@@ -68,6 +69,9 @@ class Deployed:
     @classmethod
     def of(cls, model: Classifier, classifier: Defence) -> Deployed:
         """This network, deployed as this classifier."""
+        _check_model(model)
+        if not isinstance(classifier, Defence):
+            raise CostcertError(f"the classifier must be a Defence, got {shortened(classifier)}")
         deployed = object.__new__(cls)
         deployed._deploy(model, classifier)
         return deployed
@@ -120,12 +124,21 @@ class Deployed:
             else touched(classifier.ablation, concrete(classifier.mask, model.image_size), model.image_size)
         )
 
+    def __repr__(self) -> str:
+        return f"Deployed({self.model!r}: {self.classifier})"
+
     @property
     def ablation(self) -> Ablation:
         return self.classifier.ablation
 
     def predict(self, pictures: Picture | Iterable[Picture], k: int = 5) -> npt.NDArray[np.int64]:
-        """[N, k], the labels of each image, best first."""
+        """[N, k], the labels of each image, best first.
+
+        Args:
+            pictures: a Pillow image, or its pixels as uint8 [H, W] or [H, W, 3]; several as a list, or as an
+                array [N, H, W] or [N, H, W, C]. The model resizes and normalises them.
+            k: how many labels, at most all of them.
+        """
         if positive_int(k, "k") > self.model.num_classes:
             raise CostcertError(f"k must be at most {self.model.num_classes}, the number of classes, got {k}")
         return self.ranked(self.votes(pictures), k)
@@ -146,13 +159,21 @@ class Deployed:
         *,
         ties: str | None = None,
     ) -> Certificates:
-        """For one label per image, the smallest k for which it stays in the top k of `predict`."""
+        """For one label per image, the smallest k for which it stays in the top k of `predict`.
+
+        Args:
+            pictures: as for `predict`.
+            labels: [N], or one label for one image.
+            patches: the patches to certify against.
+            ties: as for `certify`; those of the classifier by default.
+        """
         return self.certify_votes(self.votes(pictures, labels), patches, ties=ties)
 
     def certify_votes(
         self, votes: Votes, patches: AnyPatch | Iterable[AnyPatch], *, ties: str | None = None
     ) -> Certificates:
         """The same from votes that were cast before."""
+        check_votes(votes)
         return certify(
             votes.under(self.classifier),
             patches,
@@ -163,8 +184,9 @@ class Deployed:
 
     def votes(self, pictures: Picture | Iterable[Picture], labels: npt.ArrayLike | None = None) -> Votes:
         """The votes of all mutants of these images; without labels the true label is set to 0."""
-        given = [pictures] if isinstance(pictures, Image.Image | np.ndarray) else list(pictures)
-        images = _Pictures(given, np.zeros(len(given), np.int64) if labels is None else labels)
+        given = as_pictures(pictures)
+        truth = np.zeros(len(given), np.int64) if labels is None else as_array(labels, "labels")
+        images = Pictures(given, np.atleast_1d(truth))
         collector = VoteCollector(
             self.model,
             images,
@@ -175,6 +197,14 @@ class Deployed:
         (votes,) = collector.shards([range(len(images))], {}, lambda done: None)
         self._tried_out = True
         return votes
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, Classifier):
+        raise CostcertError(
+            f"the model must be one that load_model returns, got {shortened(model)}: "
+            "load_model also takes torch modules and functions"
+        )
 
 
 def model_of_run(
@@ -196,25 +226,6 @@ def model_of_run(
             checkpoint=checkpoint,
             device=device,
         )
+    _check_model(model)
     refuse_other_model(model, noted, votes.image_size, votes.manifest.get("class_names"))
     return model
-
-
-class _Pictures(Dataset):
-    """Images in memory."""
-
-    def __init__(self, pictures: Sequence[Picture], labels: npt.ArrayLike) -> None:
-        super().__init__("pictures", [str(index) for index in range(len(pictures))], labels)
-        self._pictures = pictures
-
-    def image(self, index: int) -> Image.Image:
-        picture = self._pictures[index]
-        if isinstance(picture, Image.Image):
-            return picture
-        fits = picture.dtype == np.uint8 and (picture.ndim == 2 or picture.shape[2:] in ((1,), (3,)))
-        if not fits or picture.size == 0:
-            raise CostcertError(
-                "an image must be a Pillow image, or uint8 pixels of shape [height, width] "
-                f"or [height, width, 3], got {picture.dtype} of shape {picture.shape}"
-            )
-        return Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)

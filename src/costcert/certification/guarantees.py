@@ -17,9 +17,9 @@ from costcert.defenders import find, kernels
 from costcert.defenders.worst_case import Counts, fewest_ahead, worst_case
 from costcert.errors import VotesError
 from costcert.geometry.patches import concrete
-from costcert.geometry.sizes import positive_int
+from costcert.geometry.sizes import positive_int, several
 from costcert.geometry.touch import Touched, touched
-from costcert.votes.table import Votes
+from costcert.votes.table import Votes, check_votes
 from costcert.votes.validation import as_labels, as_mask
 
 # Entries of the table of scores [images, classes] that are computed at a time.
@@ -65,6 +65,7 @@ def exclusion(
     Returns:
         [N] for one label, otherwise [N, M].
     """
+    check_votes(votes)
     k = positive_int(k, "k")
     wanted = as_labels(labels, "labels", votes.num_classes)
     if wanted.ndim > 2 or (wanted.ndim == 2 and len(wanted) != len(votes)):
@@ -86,9 +87,17 @@ def stability(votes: Votes, patch: AnyPatch, k: int, *, ties: str = "against") -
 
     To expel j of them, j other labels must pass the j-th weakest of them.
     """
+    check_votes(votes)
     k = min(positive_int(k, "k"), votes.num_classes)
     positions = _touched(votes, patch)
-    expelled = worst_case(kernels.EXPEL, votes, [positions], members=_top(votes, k), ties=ties).ravel()
+    expelled = worst_case(
+        kernels.CHEAPEST_FIRST,
+        votes,
+        [positions],
+        members=_top(votes, k),
+        ties=ties,
+        kernel=kernels.most_expelled,
+    ).ravel()
     return k - expelled if votes.unread is None else np.where(votes.unread, 0, k - expelled)
 
 
@@ -111,6 +120,7 @@ def bounds(
     Args:
         known: [N, B], the ballots to use, of those that are known in `votes`; all of them by default.
     """
+    check_votes(votes)
     part = votes
     if known is not None:
         mask = as_mask(known, "known", votes.ballots.shape, "ballots")
@@ -157,7 +167,11 @@ def _lifted(votes: Votes, patch: AnyPatch, members: npt.NDArray[np.int32], ties:
 
 def _members(votes: Votes, truths: Sequence[Iterable[int]]) -> npt.NDArray[np.int32]:
     """The true labels of each image as a table, padded with -1."""
-    sets = [list(dict.fromkeys(int(label) for label in labels)) for labels in truths]
+    check_votes(votes)
+    lists = [as_labels(several(labels), "true labels", votes.num_classes) for labels in several(truths)]
+    if any(each.ndim != 1 for each in lists):
+        raise VotesError("true labels must be one list of labels per image")
+    sets = [list(dict.fromkeys(each.tolist())) for each in lists]
     if len(sets) != len(votes):
         raise VotesError(f"got true labels of {len(sets)} images for votes of {len(votes)}")
     if not all(sets):
@@ -166,7 +180,7 @@ def _members(votes: Votes, truths: Sequence[Iterable[int]]) -> npt.NDArray[np.in
         )
     table = np.full((len(sets), max(map(len, sets))), -1, dtype=np.int32)
     for row, labels in zip(table, sets, strict=True):
-        row[: len(labels)] = as_labels(labels, "true labels", votes.num_classes)
+        row[: len(labels)] = labels
     return table
 
 

@@ -11,24 +11,28 @@ import numpy.typing as npt
 from costcert.certification.certify import AnyPatch
 from costcert.defenders.worst_case import known_ties
 from costcert.errors import VotesError
-from costcert.geometry.patches import OnePatch, Several, concrete
+from costcert.geometry.patches import OnePatch, Piece, Several, concrete
 from costcert.geometry.sizes import positive_int
 from costcert.geometry.touch import Touched, touched
-from costcert.votes.table import Votes
+from costcert.votes.table import Votes, check_votes
 
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Witness:
     """One patch and one set of rewritten ballots that push the true label down.
 
     Args:
         places: (top, left) of the patch, or of each of several.
         touched: the mutants it touches, all of which the attacker rewrites.
-        mutants, labels, units: the new ballots: `mutants[i]` gives `units[i]` units to `labels[i]`.
+        mutants: the new ballots: `mutants[i]` gives `units[i]` units to `labels[i]`.
+        labels: see `mutants`.
+        units: see `mutants`; one for a hard ballot.
         scores: [L], votes (or units) after the attack.
         position: of the true label after the attack, with ties as requested.
+        truth: the true label.
+        votes: of this image alone, before the attack.
     """
 
     patch: OnePatch | Several
@@ -39,6 +43,29 @@ class Witness:
     units: Indices
     scores: Indices
     position: int
+    truth: int
+    votes: Votes
+
+    def __repr__(self) -> str:
+        names = self.votes.class_names
+        label = f"label {self.truth}" if names is None else repr(names[self.truth])
+        places = " and ".join(f"({top}, {left})" for top, left in self.places)
+        return (
+            f"Witness({self.patch} at {places} touches {len(self.touched)} of {self.votes.num_mutants} "
+            f"mutants: {label} ends at place {self.position})"
+        )
+
+    def _repr_html_(self) -> str:
+        from costcert.notebook import witness_html
+
+        return witness_html(self)
+
+    def pieces(self) -> list[Piece]:
+        """The rectangles that the patch, or each of several, consists of."""
+        if not isinstance(self.patch, Several):
+            return self.patch.pieces()
+        single = self.patch.patch.at(self.votes.image_size)
+        return single.pieces()
 
 
 def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "against") -> Witness | None:
@@ -87,10 +114,13 @@ class _Target:
     """One image, one patch and a rule for ties."""
 
     def __init__(self, votes: Votes, image: int, patch: AnyPatch, ties: str) -> None:
-        if not -len(votes) <= image < len(votes):
+        check_votes(votes)
+        image = positive_int(image, "the number of an image", at_least=-len(votes))
+        if image >= len(votes):
             raise VotesError(f"image {image} is not one of the {len(votes)} images")
         if votes.unread is not None and votes.unread[image]:
             raise VotesError(f"image {image} could not be read, so there are no ballots to rewrite")
+        self.image = image
         self.votes = votes.require_complete("an attack")
         self.patch = concrete(patch, votes.image_size)
         self.positions = touched(votes.ablation, self.patch, votes.image_size)
@@ -127,6 +157,8 @@ class _Target:
             amount,
             scores,
             int((scores - self.handicap >= scores[self.truth]).sum()),
+            self.truth,
+            self.votes.take([self.image]),
         )
 
 

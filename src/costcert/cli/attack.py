@@ -17,6 +17,7 @@ from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, EFFORT, OUTPUT, RUN, Pa
 from costcert.engines.base import JobSpec
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
+from costcert.progress import note
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,15 +49,26 @@ class EffortOptions:
         int, Parameter(help="Full runs at the best of these positions.", validator=AT_LEAST_0)
     ] = Effort.restarts
     steps: Annotated[
-        int, Parameter(help="Gradient steps per run; 0 for random pixels only.", validator=AT_LEAST_0)
-    ] = Effort.steps
+        int | None,
+        Parameter(
+            help="Gradient steps per run; 0 for random pixels only.",
+            validator=AT_LEAST_0,
+            show_default=f"{Effort.steps}, or 0 for a model without gradients",
+        ),
+    ] = None
     random: Annotated[int, Parameter(help="Random patches per image.", validator=AT_LEAST_0)] = Effort.random
     thorough: Annotated[bool, Parameter(help="Try as hard on certified images as on the others.")] = (
         Effort.thorough
     )
 
-    def to_effort(self) -> Effort:
-        return Effort(self.places, self.restarts, self.steps, self.random, self.thorough)
+    def to_effort(self, model: Classifier) -> Effort:
+        """The effort on this model; without gradients only random pixels are tried unless steps are given."""
+        from costcert.attacks.optimizer import has_gradients
+
+        steps = self.steps
+        if steps is None:
+            steps = Effort.steps if has_gradients(model) else 0
+        return Effort(self.places, self.restarts, steps, self.random, self.thorough)
 
 
 @Parameter(name="*", group=RUN)
@@ -75,6 +87,10 @@ class AttackOptions:
     run: Annotated[
         PathOrUrl | None,
         Parameter(help="Attack the classifier of these votes or certificates."),
+    ] = None
+    votes: Annotated[
+        PathOrUrl | None,
+        Parameter(help="The votes of --run, if those are certificates.", show_default="votes beside them"),
     ] = None
     defender: Annotated[
         str | None,
@@ -108,10 +124,9 @@ def run(options: AttackOptions) -> int:
 
     A broken certificate is a bug: evidence is written, and the exit code is 3.
     """
-    from rich.console import Console
-
     from costcert.attacks.evidence import FalseCertificateError
     from costcert.attacks.results import SUMMARY
+    from costcert.console import make_console
     from costcert.geometry.patches import parse_patch
     from costcert.store.files import read_json
 
@@ -122,12 +137,12 @@ def run(options: AttackOptions) -> int:
     try:
         campaign = spread(options.engine, job, "attacking", begin=job.begin)
     except FalseCertificateError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"costcert: {error}", markup=False)
+        make_console(stderr=True, soft_wrap=True).print(f"costcert: {error}", markup=False)
         return FALSE_CERTIFICATE
     if rank_and_world_size()[0] > 0:
         # Only rank 0 prints.
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     judge = campaign.judge
     console.print(
         f"{judge.patch} against {judge.classifier}: touches at most {judge.touched.delta} of "
@@ -158,18 +173,28 @@ class AttackJob(JobSpec):
             options.k,
             options.out,
             classifier=classifier,
-            effort=options.effort.to_effort(),
+            effort=options.effort.to_effort(model),
             universal=options.universal,
             seed=options.images.seed,
         )
 
     def begin(self) -> Campaign:
         """The folder, with everything that its shards share."""
+        if self.request.effort.steps is None and not self.campaign.effort.steps:
+            self._say_that_pixels_are_random()
         self.campaign.begin(self.request.shard_size)
         if rank_and_world_size()[0] == 0:
             self.campaign.share()
         wait_until(self.campaign.is_shared)
         return self.campaign
+
+    def _say_that_pixels_are_random(self) -> None:
+        if rank_and_world_size()[0] == 0:
+            note(
+                f"{self.request.network.model} has no gradients, so only random pixels are tried "
+                f"({self.campaign.effort.random} patches per image; --random tries more): a weak attack, "
+                "which says little about images that are not certified"
+            )
 
     def open(self) -> Callable[[int], None]:
         return self.campaign.make
@@ -187,6 +212,8 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
 
     network, ballots = options.network, options.ballots
     if options.run is None:
+        if options.votes is not None:
+            raise CostcertError("--votes are the votes of --run: pass that, too")
         model, dataset, ablation, soft = load_inputs(options.images, network, ballots)
         deployed = Deployed(
             model, ablation, defender=options.defender or "costcert", patch=options.patch, soft=soft
@@ -197,6 +224,8 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
         "--soft": ballots.soft,
         "--hide": ballots.hide,
         "--tuned": ballots.tuned,
+        "--image-size": network.image_size,
+        "--channels": network.channels,
         "--mean": network.mean,
         "--std": network.std,
         "--autocast": network.autocast or None,
@@ -204,7 +233,7 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
     given = [option for option, value in values.items() if value is not None]
     if given:
         raise CostcertError(f"--run defines which classifier is attacked: leave {', '.join(given)} out")
-    run = open_run(options.run)
+    run = open_run(options.run, options.votes)
     return (
         model_of_run(run, network.model, checkpoint=network.checkpoint, device=network.device),
         load_images(options.images),
@@ -218,12 +247,13 @@ def _print_table(console: Console, summary: dict[str, Any], options: AttackOptio
     from rich.table import Table
 
     from costcert.certification.accuracy import wilson
+    from costcert.reports.terminal import print_whole
 
     count, k = summary["images"], summary["k"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column(f"true label in the top {k} of {count:,} images", no_wrap=True)
+    table.add_column(f"true label in the top {k} of {count:,} images", overflow="fold")
     table.add_column("%", justify="right", no_wrap=True)
-    table.add_column("95 %", no_wrap=True)
+    table.add_column("95 %", no_wrap=True, min_width=len("100.0 - 100.0"))
     effort = options.effort
     lines = [("images as they are", "clean")]
     if effort.random:
@@ -234,7 +264,7 @@ def _print_table(console: Console, summary: dict[str, Any], options: AttackOptio
     for text, key in lines:
         low, high = wilson(round(summary[key] * count), count)
         table.add_row(text, f"{100 * summary[key]:.1f}", f"{100 * low:.1f} - {100 * high:.1f}")
-    console.print(table)
+    print_whole(console, table)
     open_images, broken = summary["open_images"], summary["broken"]
     console.print(
         f"Of {summary['right']:,} right images {summary['certified_images']:,} are certified, and none of "

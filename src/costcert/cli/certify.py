@@ -10,11 +10,11 @@ from cyclopts import Parameter
 
 from costcert.cli.engine_options import EngineOptions, spread
 from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, BALLOTS, OUTPUT, RUN, PathOrUrl
-from costcert.cli.progress import bar
 from costcert.cli.spellings import parse_ks, parse_list
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, SpellingError, StoreError
 from costcert.geometry.sizes import as_image_size
+from costcert.progress import bar
 
 if TYPE_CHECKING:
     from costcert.certification.accuracy import Tally
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 # Images between two updates of the progress bar.
 _STEP = 512
 
+# Endings of files that certificates are not written to; other names with a dot are names of folders.
+_OTHER_FILES = (
+    *(".xlsx", ".xls", ".ods", ".tsv", ".txt", ".md", ".html", ".tex", ".pdf", ".xml", ".yaml", ".yml"),
+    *(".npz", ".npy", ".pkl", ".h5", ".hdf5", ".feather", ".arrow", ".orc", ".jsonl", ".ndjson"),
+    *(".db", ".sqlite", ".zip", ".gz", ".zst", ".tar"),
+)
+
 EXAMPLES = (
     "costcert certify votes --patch 2%,rectangle:16x64 --out certs",
     "costcert certify ballots.npz --ablation columns:19 --classes 1000 \\\n"
@@ -38,7 +45,14 @@ EXAMPLES = (
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True)
 class CertifyOptions:
-    votes: Annotated[PathOrUrl, Parameter(help="A folder of votes, or an .npz with ballots and truth.")]
+    votes: Annotated[
+        PathOrUrl,
+        Parameter(
+            help="A folder of votes; or an .npz, .parquet, .csv or .json file with truth [images] and "
+            "ballots [images, mutants], or for soft ballots labels and units [images, mutants, labels per "
+            "ballot]."
+        ),
+    ]
     _: KW_ONLY
     patches: Annotated[
         str,
@@ -62,16 +76,16 @@ class CertifyOptions:
         str | None,
         Parameter(
             group=BALLOTS,
-            help="What each mutant kept, as in columns:19. Required for an .npz; of a folder of votes it "
-            "selects that subset of the mutants.",
+            help="What each mutant kept, as in columns:19. Required for a file that does not record it; "
+            "otherwise it selects that subset of the mutants.",
         ),
     ] = None
     classes: Annotated[
-        int | None, Parameter(group=BALLOTS, help="Number of classes (for an .npz).", validator=AT_LEAST_1)
+        int | None, Parameter(group=BALLOTS, help="Number of classes (likewise).", validator=AT_LEAST_1)
     ] = None
     image_size: Annotated[
         str | None,
-        Parameter(group=BALLOTS, help="The model's input size: the side, or height x width (for an .npz)."),
+        Parameter(group=BALLOTS, help="The model's input size: the side, or height x width (likewise)."),
     ] = None
     tuned: Annotated[
         PathOrUrl | None,
@@ -97,13 +111,19 @@ class CertifyOptions:
         Parameter(
             alias="-o",
             group=OUTPUT,
-            help="A folder (a started one is continued), or a .parquet, .csv or .json file.",
+            help="A folder (a started one is continued), or a file that ends in .parquet, .csv or .json. "
+            "Endings of other files, such as .xlsx, are refused; run.v2 is a folder.",
         ),
     ] = None
     ks: Annotated[
-        str,
-        Parameter(name=("--k", "-k"), group=OUTPUT, help="Values of k in the table, as in 1-5 or 1,5,10."),
-    ] = "1-5"
+        str | None,
+        Parameter(
+            name=("--k", "-k"),
+            group=OUTPUT,
+            help="Values of k in the table, as in 1-5 or 1,5,10; at most the number of classes.",
+            show_default="1-5",
+        ),
+    ] = None
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 
@@ -112,15 +132,12 @@ def run(options: CertifyOptions) -> None:
 
     min-k is the smallest k whose top-k list no patch can push the true label from.
     """
-    from rich.console import Console
-
     from costcert.certification.accuracy import Tally
+    from costcert.console import make_console
     from costcert.reports.terminal import print_accuracy
-    from costcert.store.exports import EXPORTS
-    from costcert.store.votes import VotesFolder
+    from costcert.store.exports import manifest_beside
 
-    ks = parse_ks(options.ks)
-    is_folder = options.out is not None and options.out.suffix not in EXPORTS
+    is_folder = options.out is not None and _is_folder(options.out)
     if options.engine.engine != "local" and not is_folder:
         raise CostcertError(
             f"--engine {options.engine.engine} makes the shards of a folder: pass one with --out, or leave "
@@ -128,30 +145,67 @@ def run(options: CertifyOptions) -> None:
         )
     source = _open(options)
     work = _Work(options, source)
+    ks = _ks(options.ks, work.num_classes)
     # The first image is certified before anything is written, so that bad options leave no trace.
     work.certify(source.shard(0).take(slice(0, 1)))
-    tally = Tally()
+    tally, kept = Tally(), 0
     if options.out is None:
         for certificates in work.shards(range(source.num_shards)):
             tally.add(certificates)
     elif is_folder:
-        _fill_folder(options, options.out, work, tally)
+        kept = _fill_folder(options, options.out, work, tally)
         if rank_and_world_size()[0] > 0:
             # Only rank 0 prints.
             return
     else:
         _export(options.out, work, tally, ks)
-    console = Console()
-    print_accuracy(console, tally.accuracy(ks), work.headings())
-    unread = source.unread() if isinstance(source, VotesFolder) else []
+    console = make_console()
+    for sentence in work.sentences():
+        console.print(sentence, markup=False)
+    print_accuracy(console, tally.accuracy(ks), work.headings(), num_classes=work.num_classes)
+    unread = source.unread()
     if unread:
         console.print(
             f"{len(unread):,} of these images could not be read when they voted, and count as wrong: "
             f"{', '.join(unread[:10])}{', ...' if len(unread) > 10 else ''}",
             highlight=False,
         )
+    if kept:
+        console.print(
+            f"{kept:,} of {source.num_shards:,} shard{'s were' if source.num_shards > 1 else ' was'} there "
+            "already, from an earlier run."
+        )
     if options.out is not None:
-        console.print(f"Certificates: {options.out}", highlight=False)
+        beside = f" and {manifest_beside(options.out).name}" if options.out.suffix == ".csv" else ""
+        console.print(f"Certificates: {options.out}{beside}", markup=False, soft_wrap=True)
+
+
+def _is_folder(out: Location) -> bool:
+    """Whether certificates are written to a folder of this name, or to a file."""
+    from costcert.store.exports import EXPORTS
+
+    if out.suffix in EXPORTS:
+        return False
+    if out.suffix.lower() in (*EXPORTS, *_OTHER_FILES) and not out.is_dir():
+        *first, last = EXPORTS
+        raise CostcertError(
+            f"{out} ends in {out.suffix}: certificates are written to a file that ends in "
+            f"{', '.join(first)} or {last}, or to a folder"
+        )
+    return True
+
+
+def _ks(text: str | None, num_classes: int) -> list[int]:
+    """The values of k in the table."""
+    if text is None:
+        return list(range(1, min(5, num_classes) + 1))
+    ks = parse_ks(text)
+    if max(ks) > num_classes:
+        raise CostcertError(
+            f"got k {max(ks)}, but there are {num_classes:,} classes, and the top {num_classes:,} already "
+            f"lists every label: pass k below {num_classes:,}"
+        )
+    return ks
 
 
 class _Work:
@@ -159,13 +213,14 @@ class _Work:
 
     def __init__(self, options: CertifyOptions, source: VotesSource) -> None:
         from costcert.certification.certify import concrete_patches
-        from costcert.defenders import chosen
+        from costcert.defenders import chosen, left_out
 
         self.options = options
         self.source = source
         self.classifier = _classifier(options, source)
         self.ablation = self.classifier.ablation
         self.image_size = as_image_size(tuple(source.manifest["image_size"]))
+        self.num_classes = int(source.manifest["num_classes"])
         self.patches = concrete_patches(parse_list(options.patches), self.image_size)
         self.epsilon, self.tau = self._uncertainty()
         # Adaptive voting may have evaluated all mutants of the first images, and few of others.
@@ -173,6 +228,7 @@ class _Work:
         names = parse_list(options.defenders)
         soft = self.classifier.soft is not None
         self.defenders = [each.name for each in chosen(names, soft=soft, partial=partial)]
+        self.left_out = left_out(names, soft=soft, partial=partial)
 
     def certify(self, votes: Votes) -> Certificates:
         from costcert.certification.certify import certify
@@ -233,15 +289,27 @@ class _Work:
             tau=self.tau,
         )
 
+    def sentences(self) -> Iterator[str]:
+        """What was certified, and what was not."""
+        yield f"Certified: {self.classifier}."
+        if self.epsilon is not None:
+            yield f"Ballots with a margin of at most {self.epsilon:.3g} count as touched by every patch."
+        if self.tau:
+            yield f"Each label of a soft ballot may be off by {self.tau:,} units."
+        instead = ": --hard certifies their hard ballots" if self.classifier.soft is not None else ""
+        for reason in self.left_out:
+            yield f"Left out: {reason}{instead}."
+
     def headings(self) -> dict[str, str]:
-        """The line above each patch's rows."""
+        """The line above each patch's rows: the patch as it was requested, and what it touches."""
+        from costcert.geometry.patches import as_requested
         from costcert.geometry.touch import touched
 
         mutants = self.ablation.count(self.image_size)
         return {
-            str(patch): f"{patch}: touches at most "
+            str(patch): f"{title}: touches at most "
             f"{touched(self.ablation, patch, self.image_size).delta} of {mutants} mutants"
-            for patch in self.patches
+            for patch, title in as_requested(parse_list(self.options.patches), self.image_size).items()
         }
 
 
@@ -265,50 +333,31 @@ def _classifier(options: CertifyOptions, source: VotesSource) -> Defence:
 
 
 def _open(options: CertifyOptions) -> VotesSource:
-    from costcert.geometry.ablations import parse_ablation
-    from costcert.store.votes import VotesArchive, VotesFolder
+    from costcert.store.sources import open_votes
 
-    if options.votes.is_dir():
-        for option, value in (("--classes", options.classes), ("--image-size", options.image_size)):
-            if value is not None:
-                raise CostcertError(f"{option} is for .npz files: the manifest of a folder of votes holds it")
-        return VotesFolder(options.votes)
-    required = {
-        "--ablation": options.ablation,
-        "--classes": options.classes,
-        "--image-size": options.image_size,
-    }
-    missing = [option for option, value in required.items() if value is None]
-    if options.votes.exists() and missing:
-        raise CostcertError(
-            f"{options.votes} does not record how its votes were made: pass {', '.join(missing)}, "
-            "as in --ablation columns:19 --classes 1000 --image-size 224"
-        )
-    return VotesArchive(
-        options.votes,
-        ablation=parse_ablation(options.ablation or "columns:1"),
-        num_classes=options.classes or 1,
-        image_size=as_image_size(options.image_size or 1),
+    return open_votes(
+        options.votes, ablation=options.ablation, classes=options.classes, image_size=options.image_size
     )
 
 
-def _fill_folder(options: CertifyOptions, folder: Location, work: _Work, tally: Tally) -> None:
+def _fill_folder(options: CertifyOptions, folder: Location, work: _Work, tally: Tally) -> int:
+    """Complete a folder; returns how many of its shards were there already."""
     from costcert.store.certificates import CertificatesFolder, begin_certificates
 
     plan = begin_certificates(folder, work.manifest())
+    missing = plan.missing()
     if options.engine.is_spread:
         # Workers may run in another folder.
         resolved = replace(options, votes=options.votes.resolve(), out=folder.resolve())
         spread(options.engine, CertifyJob(resolved), "certifying", begin=lambda: _Folder(plan, work.source))
     else:
-        missing = plan.missing()
         for number, certificates in zip(missing, work.shards(missing), strict=True):
             plan.write(certificates, number)
         plan.seal(missing)
-    if rank_and_world_size()[0] > 0:
-        return
-    for certificates in CertificatesFolder(folder).shards():
-        tally.add(certificates)
+    if rank_and_world_size()[0] == 0:
+        for certificates in CertificatesFolder(folder).shards():
+            tally.add(certificates)
+    return plan.num_shards - len(missing)
 
 
 @dataclass(frozen=True)
@@ -348,8 +397,3 @@ def _export(path: Location, work: _Work, tally: Tally, ks: list[int]) -> None:
             export.add(certificates)
             tally.add(certificates)
         export.finish(tally.accuracy(ks))
-
-
-def manifest_of(options: CertifyOptions) -> dict[str, Any]:
-    """The manifest of certificates made with these options."""
-    return _Work(options, _open(options)).manifest()

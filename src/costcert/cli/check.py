@@ -6,14 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, CSV, DATA, MODEL, RUN, PathOrUrl
-from costcert.cli.progress import bar
+from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, BALLOTS, DATA, MODEL, RUN, PathOrUrl
 from costcert.errors import CostcertError, OtherModelError, StoreError
+from costcert.progress import bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,33 +27,15 @@ _SHOWN = 20
 # Images whose certificates are derived again, unless the options say otherwise.
 _SAMPLE = 50
 
-# Options for what an .npz does not record about its votes.
-_OF_ARCHIVES = ("ablation", "classes", "image_size")
-# The units of a soft ballot, where an .npz does not record its cap.
+# Options for what a file of votes may not record.
+_OF_VOTES = {"ablation": "ablation", "num_classes": "classes", "image_size": "image_size"}
+# The units of a soft ballot, where a file does not record its cap.
 _UNITS = 65536
 
 EXAMPLES = (
     "costcert check certs --votes votes --all",
     "costcert check certs --votes votes --model model --data folder:photos \\\n  --replay 20",
 )
-
-
-@Parameter(name="*", group=CSV)
-@dataclass(frozen=True, kw_only=True)
-class CsvOptions:
-    """Options of `certify` that are recorded nowhere, or only where a forger could have written them.
-
-    An .npz does not record how its votes were made; a .csv records nothing but rows.
-    """
-
-    ablation: Annotated[str | None, Parameter(help="What each mutant kept (also for an .npz).")] = None
-    classes: Annotated[int | None, Parameter(help="Number of classes (also for an .npz).")] = None
-    image_size: Annotated[str | None, Parameter(help="The model's input size (also for an .npz).")] = None
-    ties: Annotated[str | None, Parameter(help="against or lowest.", show_default="against")] = None
-    hard: Annotated[bool, Parameter(help="Hard ballots of soft votes.")] = False
-    epsilon: Annotated[str | None, Parameter(help="A number, or probe.")] = None
-    tau: Annotated[int | None, Parameter(help="Units per label of a soft ballot.", show_default="0")] = None
-    tuned: Annotated[PathOrUrl | None, Parameter(help="The .json file of tune.")] = None
 
 
 @Parameter(name="*", group=RUN)
@@ -64,7 +46,8 @@ class CheckOptions:
     ]
     _: KW_ONLY
     votes: Annotated[
-        PathOrUrl | None, Parameter(help="The votes they came from, to derive the certificates again.")
+        PathOrUrl | None,
+        Parameter(help="The votes they came from, a folder or a file, to derive the certificates again."),
     ] = None
     sample: Annotated[
         int | None,
@@ -97,7 +80,16 @@ class CheckOptions:
     checkpoint: Annotated[
         PathOrUrl | None, Parameter(group=MODEL, help="Weights of a timm: or strip: model.")
     ] = None
-    csv: CsvOptions = CsvOptions()
+    ablation: Annotated[
+        str | None,
+        Parameter(group=BALLOTS, help="What each mutant kept, for votes in a file that does not record it."),
+    ] = None
+    classes: Annotated[
+        int | None, Parameter(group=BALLOTS, help="Number of classes, likewise.", validator=AT_LEAST_1)
+    ] = None
+    image_size: Annotated[str | None, Parameter(group=BALLOTS, help="The model's input size, likewise.")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if self.every_image and self.sample is not None:
@@ -114,14 +106,19 @@ def run(options: CheckOptions) -> int:
 
 def check(options: CheckOptions) -> bool:
     """Whether everything is in order; problems are printed."""
-    from rich.console import Console
+    from costcert.console import make_console
+    from costcert.verification.stored import StoredFile, StoredFolder, is_export
 
     if options.replay is not None and None in (options.votes, options.model, options.data):
         raise CostcertError("--replay evaluates the model again: pass --votes, --model and --data, too")
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     with _damage_in_one_sentence(options.certificates):
-        ballots = None if options.votes is None else _Ballots(options.votes, options.csv)
-        certificates = _stored(options, ballots)
+        ballots = None if options.votes is None else _Ballots(options.votes, options)
+        certificates: Stored = (
+            StoredFile(options.certificates)
+            if is_export(options.certificates)
+            else StoredFolder(options.certificates)
+        )
         problems = certificates.problems(console)
         if ballots is not None:
             problems += ballots.problems(console, certificates.manifest)
@@ -132,11 +129,14 @@ def check(options: CheckOptions) -> bool:
         else:
             with _damage_in_one_sentence(options.certificates):
                 problems += _derived(console, options, certificates, ballots)
-                problems += certificates.accuracy_problems()
+        with _damage_in_one_sentence(options.certificates):
+            problems += certificates.content_problems()
         if options.model is not None:
             from costcert.verification.replay import Replay, ReplaySample
 
             voted = certificates.manifest["votes"] if ballots is None else ballots.manifest
+            if "made" not in voted:
+                raise CostcertError(f"{options.votes} does not record which model voted: leave --model out")
             try:
                 with _damage_in_one_sentence(options.votes or options.certificates):
                     replay = Replay(
@@ -161,46 +161,8 @@ def check(options: CheckOptions) -> bool:
     return not problems
 
 
-def _stored(options: CheckOptions, ballots: _Ballots | None) -> Stored:
-    from costcert.verification.stored import StoredFile, StoredFolder, is_export
-
-    path, archive = options.certificates, ballots is not None and not ballots.is_folder
-    given = [field.name for field in fields(CsvOptions) if getattr(options.csv, field.name) != field.default]
-    needless = [name for name in given if path.suffix != ".csv" and not (archive and name in _OF_ARCHIVES)]
-    if needless:
-        raise CostcertError(f"{path} records how it was certified: leave {_spelled(needless)} out")
-    if not is_export(path):
-        return StoredFolder(path)
-    if ballots is None:
-        raise CostcertError(f"{path} has no digests, only rows: pass --votes with the votes it came from")
-    return StoredFile(path, ballots.count, lambda *keys: _manifest(options.csv, ballots.path, *keys))
-
-
 def _spelled(names: Sequence[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def _manifest(
-    csv: CsvOptions, votes: Location, defenders: list[str], patches: list[str]
-) -> Mapping[str, Any]:
-    """The manifest of certificates that certify makes with these options."""
-    from costcert.cli.certify import CertifyOptions, manifest_of
-
-    return manifest_of(
-        CertifyOptions(
-            votes,
-            patches=",".join(patches),
-            defenders=",".join(defenders),
-            ablation=csv.ablation,
-            classes=csv.classes,
-            image_size=csv.image_size,
-            ties=csv.ties or "against",
-            hard=csv.hard,
-            epsilon=csv.epsilon,
-            tau=csv.tau or 0,
-            tuned=csv.tuned,
-        )
-    )
 
 
 @contextmanager
@@ -222,21 +184,24 @@ def _damage_in_one_sentence(folder: Location) -> Iterator[None]:
 
 
 class _Ballots:
-    """The votes that certificates came from: a folder or an .npz, without trust in the certificates."""
+    """The votes that certificates came from, in any form, without trust in the certificates."""
 
-    def __init__(self, path: Location, csv: CsvOptions) -> None:
-        from costcert.store.parquet import read_npz
+    def __init__(self, path: Location, options: CheckOptions) -> None:
+        from costcert.store.vote_files import read_contents
         from costcert.verification.stored import read_digests
         from costcert.votes.validation import MOST_CLASSES
 
         self.path = path
         self.is_folder = path.is_dir()
+        given = [name for name in _OF_VOTES.values() if getattr(options, name) is not None]
         if self.is_folder:
+            if given:
+                raise CostcertError(f"{path} records how its votes were made: leave {_spelled(given)} out")
             self._digests = read_digests(path, "votes", 1, 2)
             self.manifest = self._digests.manifest
         else:
-            self._arrays = read_npz(path)
-            self.manifest = self._described(csv)
+            self._columns, description, _ = read_contents(path)
+            self.manifest = self._described(description, options)
         if not 0 < self.manifest["num_classes"] <= MOST_CLASSES:
             raise StoreError(
                 f"the number of classes must be from 1 to {MOST_CLASSES}, got {self.manifest['num_classes']}"
@@ -247,32 +212,49 @@ class _Ballots:
         """Images that voted."""
         return int(self.manifest["images"])
 
-    def _described(self, csv: CsvOptions) -> Mapping[str, Any]:
-        """The manifest of an .npz: from its arrays, and from options for what it does not record."""
-        missing = [name for name in _OF_ARCHIVES if getattr(csv, name) is None]
+    def _described(self, recorded: Mapping[str, Any], options: CheckOptions) -> Mapping[str, Any]:
+        """The manifest of votes in a file: what it records, and options for what it does not."""
+        from costcert.geometry.ablations import parse_ablation
+        from costcert.geometry.sizes import as_image_size
+
+        given = {key: getattr(options, name) for key, name in _OF_VOTES.items()}
+        missing = [key for key, value in given.items() if value is None and key not in recorded]
         if missing:
             raise CostcertError(
                 f"{self.path} does not record how its votes were made, and certificates cannot vouch for "
-                f"themselves: pass {_spelled(missing)}"
+                f"themselves: pass {_spelled([_OF_VOTES[key] for key in missing])}"
             )
-        sides = [int(side) for side in str(csv.image_size).split("x")]
-        soft, arrays = None, self._arrays
-        if "units" in arrays:
+        passed = {key: value for key, value in given.items() if value is not None}
+        for content in (passed, recorded := dict(recorded)):
+            if "ablation" in content:
+                content["ablation"] = str(parse_ablation(content["ablation"]))
+            if isinstance(size := content.get("image_size"), str | int | list):
+                content["image_size"] = list(as_image_size(tuple(size) if isinstance(size, list) else size))
+        for key, value in passed.items():
+            if recorded.get(key, value) != value:
+                option = _spelled([_OF_VOTES[key]])
+                raise CostcertError(
+                    f"{self.path} records {key} {recorded[key]}, but {option} is {value}: leave {option} out"
+                )
+        content, soft = {**passed, **recorded}, None
+        if "units" in self._columns:
             soft = {
-                "temperature": float(arrays["temperature"]) if "temperature" in arrays else None,
-                "best": int(arrays["units"].shape[2]),
-                "cap": int(arrays["cap"]) if "cap" in arrays else _UNITS,
+                "temperature": float(content["temperature"]) if "temperature" in content else None,
+                "best": int(self._columns["units"].shape[2]),
+                "cap": int(content.get("cap", _UNITS)),
             }
+        cast = {"ablation": content["ablation"], "hide": content.get("hide"), "soft": soft}
         return {
-            "images": len(arrays["truth"]),
-            "classifier": {"ablation": csv.ablation, "hide": None, "soft": soft},
-            "image_size": sides if len(sides) == 2 else 2 * sides,
-            "num_classes": csv.classes,
+            "images": len(self._columns["truth"]),
+            "classifier": {**cast, "defender": None, "mask": None, "ties": "against"},
+            "image_size": content["image_size"],
+            "num_classes": content["num_classes"],
+            "class_names": content.get("class_names"),
+            **({"made": content["made"]} if "made" in content else {}),
         }
 
     def problems(self, console: Console, certificates: Mapping[str, Any]) -> list[str]:
         """What is wrong with these votes, or with their being those of the certificates."""
-        from costcert.verification.checker import classifier_of
         from costcert.verification.digests import file_digest
         from costcert.verification.stored import digest_problems
 
@@ -283,7 +265,6 @@ class _Ballots:
         else:
             there = file_digest(self.path)
             known = {key: certificates["votes"][key] for key in self.manifest}
-            known["classifier"] = classifier_of(known)
         if noted is None:
             found.append("these certificates do not note the digest of their votes: certify them again")
         elif noted != there:
@@ -305,7 +286,7 @@ class _Ballots:
         from costcert.verification.digests import num_shards
 
         if not self.is_folder:
-            return [str(each) for each in self._arrays.get("image_ids", range(self.count))]
+            return [str(each) for each in self._columns.get("image_id", range(self.count))]
         return [
             name
             for shard in range(num_shards(self.manifest))
@@ -317,30 +298,32 @@ class _Ballots:
         from costcert.store.parquet import read_table, shard_path
 
         if not self.is_folder:
-            yield from (self._archived(self._arrays, number) for number in numbers)
+            yield from map(self._row, numbers)
             return
         for shard, places in _by_shard(numbers, int(self.manifest["shard_size"])):
             table = read_table(shard_path(self.path, shard))
             yield from (table.slice(place, 1).to_pylist()[0] for place in places)
 
-    @staticmethod
-    def _archived(arrays: Mapping[str, Any], image: int) -> Row:
+    def _row(self, image: int) -> Row:
+        """One image of a file, as a row of a folder."""
         import numpy as np
 
+        columns = self._columns
         row: dict[str, Any] = {
-            "image_id": str(arrays["image_ids"][image]) if "image_ids" in arrays else str(image)
+            "image_id": str(columns["image_id"][image]) if "image_id" in columns else str(image),
+            "truth": int(columns["truth"][image]),
         }
-        columns = {"labels": "soft_labels", "units": "soft_units"}
+        renamed = {"labels": "soft_labels", "units": "soft_units"}
         for name in ("labels", "units", "ballots", "margins", "cuts", "known"):
-            if name in arrays:
+            if name in columns:
                 kind = np.float32 if name in ("margins", "cuts") else np.int64
-                row[columns.get(name, name)] = arrays[name][image].astype(kind).ravel().tolist()
+                row[renamed.get(name, name)] = columns[name][image].astype(kind).ravel().tolist()
         if "ballots" not in row:
-            best = arrays["units"][image].argmax(axis=1)
+            best = columns["units"][image].argmax(axis=1)
             row["ballots"] = [
-                int(labels[at]) for labels, at in zip(arrays["labels"][image], best, strict=True)
+                int(labels[at]) for labels, at in zip(columns["labels"][image], best, strict=True)
             ]
-        return {**row, "truth": int(arrays["truth"][image])}
+        return {**row, "unread": bool(columns["unread"][image])} if "unread" in columns else row
 
 
 def _derived(console: Console, options: CheckOptions, certificates: Stored, ballots: _Ballots) -> list[str]:
@@ -358,6 +341,17 @@ def _derived(console: Console, options: CheckOptions, certificates: Stored, ball
     sample = images if options.every_image else options.sample or _SAMPLE
     if sample < images:
         chosen = sorted(random.Random(options.seed).sample(chosen, sample))  # noqa: S311
+    classifier = manifest["classifier"]
+    console.print(
+        f"Question: {', '.join(manifest['defenders'])} against {', '.join(manifest['patches'])}; "
+        f"{classifier['ablation']}, {'soft' if classifier['soft'] else 'hard'} ballots, "
+        f"ties {classifier['ties']}, epsilon "
+        f"{manifest['epsilon']}, tau {manifest['tau']}"
+    )
+    console.print(
+        f"Deriving {len(keys) * len(chosen):,} certificates again, of {len(chosen):,} of {images:,} images"
+        + ("" if len(chosen) == images else "; --sample and --all choose how many")
+    )
     rows = ballots.images(chosen)
     problems: list[str] = []
     with bar("checking") as on_progress:
@@ -376,13 +370,6 @@ def _derived(console: Console, options: CheckOptions, certificates: Stored, ball
                     place = at * length + number
                     found = _difference(table[place], row, defender, patch, question.answer)
                     problems += [f"{certificates.row_name(first + place)}{each}" for each in found]
-    classifier = manifest["classifier"]
-    console.print(
-        f"Question: {', '.join(manifest['defenders'])} against {', '.join(manifest['patches'])}; "
-        f"{classifier['ablation']}, {'soft' if classifier['soft'] else 'hard'} ballots, "
-        f"ties {classifier['ties']}, epsilon "
-        f"{manifest['epsilon']}, tau {manifest['tau']}"
-    )
     which = "all" if len(chosen) == images else f"a sample by seed {options.seed}"
     console.print(
         f"Certificates: {len(keys) * len(chosen):,} derived again, of {len(chosen):,} images of {images:,} "

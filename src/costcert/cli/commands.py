@@ -24,6 +24,7 @@ from cyclopts.exceptions import (
 from costcert import __version__
 from costcert.cli import attack, certify, check, demo, explore, report, train, tune, vote
 from costcert.cli.help import PlainHelp
+from costcert.console import spell_what_cannot_be_encoded
 from costcert.errors import CostcertError, nearest
 
 # In the order of the help: the order in which they are used.
@@ -78,6 +79,7 @@ for _number, (_name, _command) in enumerate(COMMANDS.items()):
 
 def main(words: Sequence[str] | None = None) -> None:
     """The entry point: run a command and exit with its code."""
+    spell_what_cannot_be_encoded()
     sys.exit(_run(sys.argv[1:] if words is None else list(words)))
 
 

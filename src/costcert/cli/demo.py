@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from costcert.cli.options import AT_LEAST_1, DATA, OUTPUT, PathOrUrl
-from costcert.cli.progress import bar
 from costcert.cli.report import ReportOptions, write_report
+from costcert.progress import bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from costcert.votes.table import Votes
 
 EXAMPLES = ("costcert demo", "costcert demo --limit 100 --out my-demo")
+
+# The extra and its packages that a suggested command needs, beside those of the demo itself.
+_NEEDED = {
+    "explore": ("explore", ("fastapi", "uvicorn")),
+    "report": ("report", ("jinja2", "matplotlib")),
+}
 
 # Sides of the square patches.
 SIDES = (2, 4, 6)
@@ -53,9 +59,8 @@ def run(options: DemoOptions = DemoOptions()) -> None:
 
     Votes, certificates and a page about them are written to a folder, and explained on the way.
     """
-    from rich.console import Console
-
     from costcert.certification.certify import certify
+    from costcert.console import make_console
     from costcert.datasets.parse import parse_dataset
     from costcert.datasets.subsets import limited
     from costcert.geometry.patches import Square
@@ -64,7 +69,7 @@ def run(options: DemoOptions = DemoOptions()) -> None:
     from costcert.reports.terminal import print_accuracy
     from costcert.votes.voting import vote
 
-    console = Console(highlight=False)
+    console = make_console()
     patches = [Square(side) for side in SIDES]
     data = parse_dataset("sample")
     if options.limit is not None:
@@ -100,14 +105,13 @@ def run(options: DemoOptions = DemoOptions()) -> None:
 
 def _keep(console: Console, folder: Location, votes: Votes, hard: Certificates, soft: Certificates) -> None:
     """Write votes and certificates, and their page where the packages that draw it are installed."""
-    from costcert.store.certificates import write_certificates
-    from costcert.store.votes import write_votes
+    from costcert.store.sources import write_certificates, write_votes
 
     write_votes(votes, folder / "votes")
     write_certificates(hard, folder / "certs", votes=folder / "votes")
     write_certificates(soft, folder / "certs-soft", votes=folder / "votes")
     console.print(f"\nVotes and certificates: {folder}", markup=False, soft_wrap=True)
-    if not (find_spec("matplotlib") and find_spec("jinja2")):
+    if not all(map(find_spec, _NEEDED["report"][1])):
         console.print(
             "For the page with figures: pip install 'costcert[report]', and run the demo again.", markup=False
         )
@@ -138,15 +142,20 @@ def _explain(console: Console, certificates: Certificates, patch: Square) -> Non
 
 
 def _suggest(console: Console, folder: Location) -> None:
+    """Commands that run with what is installed, and what to install for the others."""
     votes = shlex.quote(str(folder / "votes"))
+    suggestions = [
+        (f"certify {votes} --patch 2%,rectangle:2x8,2*square:2", ""),
+        (f"explore {votes}", "drag a sticker over these images"),
+        ("report --help", "pages, tables and figures"),
+        ("vote --help", "votes of your own model and images"),
+        ("train --help", "train a network on strips"),
+    ]
     console.print("\n[bold]What to try next.[/bold]")
-    # A path may contain brackets or be long: no markup, and no line breaks inside a command.
-    console.print(
-        f"  costcert certify {votes} --patch 2%,rectangle:2x8,2*square:2\n"
-        f"  costcert explore {votes}   drag a sticker over these images\n"
-        "  costcert report --help           pages, tables and figures\n"
-        "  costcert vote --help             votes of your own model and images\n"
-        "  costcert train --help            train a network on strips",
-        markup=False,
-        soft_wrap=True,
-    )
+    for words, meaning in suggestions:
+        extra, packages = _NEEDED.get(words.split()[0], ("", ()))
+        line = f"  costcert {words:<21}   {meaning}".rstrip()
+        if not all(map(find_spec, packages)):
+            line += f" (first: pip install 'costcert[{extra}]')"
+        # A path may contain brackets or be long: no markup, and no line breaks inside a command.
+        console.print(line, markup=False, soft_wrap=True)

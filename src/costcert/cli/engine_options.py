@@ -11,11 +11,11 @@ from typing import Annotated, Protocol, TypeVar
 from cyclopts import Parameter
 
 from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, ENGINE
-from costcert.cli.progress import bar
 from costcert.engines import Job, Resources, find_engine
 from costcert.engines.base import check_gpus, parse_options
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
+from costcert.progress import bar, note
 from costcert.store.locations import Location
 
 # Seconds between two checks whether other ranks are done.
@@ -76,6 +76,23 @@ class Folder(Protocol):
 AnyFolder = TypeVar("AnyFolder", bound=Folder)
 
 
+def kept_shards(folder: Folder) -> str | None:
+    """What an earlier run left of a folder, in words; None if this run begins it."""
+    missing = folder.missing()
+    # All shards but the last have the size of the first.
+    shards = -(-folder.num_images // folder.shard_length(0))
+    if len(missing) == shards:
+        # Also of a folder without images, where nothing is there to be kept.
+        return None
+    if not missing:
+        return f"all {shards:,} shards were there already, of {folder.num_images:,} images"
+    images = folder.num_images - sum(map(folder.shard_length, missing))
+    return (
+        f"{shards - len(missing):,} of {shards:,} shards were there already: {images:,} of "
+        f"{folder.num_images:,} images"
+    )
+
+
 def spread(options: EngineOptions, job: Job, doing: str, *, begin: Callable[[], AnyFolder]) -> AnyFolder:
     """Have the engine make all missing shards; of several ranks, rank 0 seals the folder."""
     engine = find_engine(options.engine)
@@ -84,6 +101,9 @@ def spread(options: EngineOptions, job: Job, doing: str, *, begin: Callable[[], 
     missing = source.missing()
     done = source.num_images - sum(source.shard_length(number) for number in missing)
     rank, _ = rank_and_world_size()
+    kept = kept_shards(source)
+    if kept is not None and rank == 0:
+        note(kept)
     with bar(doing) as on_progress:
         on_progress(done, source.num_images)
 

@@ -6,26 +6,27 @@ import os
 import secrets
 import sys
 import webbrowser
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from importlib.resources import as_file, files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from costcert.cli.options import AT_LEAST_1, DATA, MODEL, RUN, SERVER, PathOrUrl
-from costcert.cli.progress import bar
+from costcert.cli.options import AT_LEAST_1, BALLOTS, DATA, MODEL, RUN, SERVER, PathOrUrl
+from costcert.cli.pictures import pictures_of
 from costcert.errors import CostcertError
+from costcert.progress import bar
 
 if TYPE_CHECKING:
     from costcert.certification.deployment import Deployed
     from costcert.datasets.base import Dataset
-    from costcert.explorer.pictures import Pictures
     from costcert.explorer.session import Session
     from costcert.store.locations import Location
     from costcert.store.runs import Run
-    from costcert.store.votes import VotesFolder
+    from costcert.store.votes import VotesSource
     from costcert.votes.table import Votes
 
 # Ballots that fit into a laptop's memory; a soft one counts once per label.
@@ -40,14 +41,26 @@ EXAMPLES = (
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True)
 class ExploreOptions:
-    source: Annotated[PathOrUrl | None, Parameter(help="A folder of votes or of certificates.")] = None
+    source: Annotated[
+        PathOrUrl | None,
+        Parameter(
+            help="Votes or certificates: a folder, or a file of votes (.npz, .parquet, .csv or .json)."
+        ),
+    ] = None
     _: KW_ONLY
     demo: Annotated[bool, Parameter(help="Show the sample images of the package.")] = False
     votes: Annotated[
         PathOrUrl | None,
         Parameter(help="The votes of these certificates.", show_default="as recorded with the certificates"),
     ] = None
-    data: Annotated[str | None, Parameter(group=DATA, help="The images, to show them.")] = None
+    data: Annotated[
+        str | None,
+        Parameter(
+            group=DATA,
+            help="The images, to show them.",
+            show_default="the sample, or the array images of an .npz",
+        ),
+    ] = None
     split: Annotated[str | None, Parameter(group=DATA, help="Part of the dataset.", show_default="test")] = (
         None
     )
@@ -60,6 +73,20 @@ class ExploreOptions:
     ] = None
     checkpoint: Annotated[
         PathOrUrl | None, Parameter(group=MODEL, help="Weights of a timm: or strip: model.")
+    ] = None
+    ablation: Annotated[
+        str | None,
+        Parameter(group=BALLOTS, help="What each mutant kept, as in columns:19 (for a file of votes)."),
+    ] = None
+    classes: Annotated[
+        int | None,
+        Parameter(group=BALLOTS, help="Number of classes (for a file of votes).", validator=AT_LEAST_1),
+    ] = None
+    image_size: Annotated[
+        str | None,
+        Parameter(
+            group=BALLOTS, help="The model's input size: the side, or height x width (for a file of votes)."
+        ),
     ] = None
     host: Annotated[
         str,
@@ -92,12 +119,21 @@ class ExploreOptions:
     ] = True
 
 
-def run(options: ExploreOptions = ExploreOptions()) -> None:
+def run(options: ExploreOptions = ExploreOptions()) -> int:
     """Open a local page to drag a patch over images.
 
     It shows what a patch can change in the prediction, and what it cannot.
     """
-    from rich.console import Console
+    try:
+        _serve(options)
+    except KeyboardInterrupt:
+        print("costcert: stopped; the page no longer answers, and no file was changed", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _serve(options: ExploreOptions) -> None:
+    from costcert.console import make_console
 
     for package in ("fastapi", "uvicorn", "PIL"):
         if find_spec(package) is None:
@@ -120,14 +156,14 @@ def run(options: ExploreOptions = ExploreOptions()) -> None:
         access=Access(options.host, token),
         limits=Limits(bytes=int(options.megabytes * 1e6), seconds=options.seconds),
     )
-    socket = listening(options.host, options.port)
-    where = address(socket, options.host) + (f"#token={token}" if token else "")
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"Explore {len(session.votes):,} images of {session.name}: {where}", markup=False)
-    console.print("Stop with Ctrl-C.")
-    if options.browser and _has_screen():
-        webbrowser.open(where)
-    server(app).run(sockets=[socket])
+    with listening(options.host, options.port) as socket:
+        where = address(socket, options.host) + (f"#token={token}" if token else "")
+        console = make_console(soft_wrap=True)
+        console.print(f"Explore {len(session.votes):,} images of {session.name}: {where}", markup=False)
+        console.print("Stop with Ctrl-C.")
+        if options.browser and _has_screen():
+            webbrowser.open(where)
+        server(app).run(sockets=[socket])
 
 
 def opened(options: ExploreOptions) -> tuple[Session, Deployed | None]:
@@ -140,13 +176,20 @@ def opened(options: ExploreOptions) -> tuple[Session, Deployed | None]:
     from costcert.store.runs import open_run
 
     if options.demo == (options.source is not None):
-        raise CostcertError("pass what to show: a folder of votes or certificates, or --demo")
+        raise CostcertError("pass what to show: votes or certificates, or --demo")
     if options.demo:
         return _demo(options)
     assert options.source is not None
-    run = open_run(options.source, options.votes)
+    run = open_run(
+        options.source,
+        options.votes,
+        ablation=options.ablation,
+        classes=options.classes,
+        image_size=options.image_size,
+    )
     votes = _limited(run.votes, options.limit)
-    certificates, manifest = None, {}
+    certificates: Certificates | None = None
+    manifest: Mapping[str, Any] = {}
     if run.certificates is not None:
         manifest = run.certificates.manifest
         votes = votes.under(run.classifier)
@@ -158,7 +201,7 @@ def opened(options: ExploreOptions) -> tuple[Session, Deployed | None]:
         name=_name(votes, options.source),
         terms=Terms(run.classifier.ties, manifest.get("epsilon"), int(manifest.get("tau") or 0)),
         certificates=certificates,
-        pictures=_pictures(votes, options),
+        pictures=pictures_of(votes.image_ids.tolist(), run.votes, options.data, options.split),
     )
     return session, None if options.model is None else _deployed(run, options)
 
@@ -176,37 +219,19 @@ def _deployed(run: Run, options: ExploreOptions) -> Deployed:
     return Deployed.of(model, run.classifier_by(voting[0] if voting else None))
 
 
-def _limited(folder: VotesFolder, limit: int | None) -> Votes:
+def _limited(source: VotesSource, limit: int | None) -> Votes:
     """Votes of the first images, or of all where they fit into memory."""
-    from costcert.store.votes import read_votes
+    from costcert.votes.table import Votes
 
-    if limit is not None and limit <= folder.shard_length(0):
-        return folder.shard(0).take(slice(0, limit))
-    spread = 1 if folder.classifier.soft is None else folder.classifier.soft.best
-    if folder.num_images * folder.num_mutants * spread > MOST_BALLOTS:
-        raise CostcertError(
-            f"{folder.folder} holds more ballots than fit at once: pass --limit {folder.shard_length(0)}"
-        )
-    return read_votes(folder.folder).take(slice(0, limit))
-
-
-def _pictures(votes: Votes, options: ExploreOptions) -> Pictures | None:
-    """The images as the model gets them, where the data are known."""
-    from costcert.datasets.parse import parse_dataset
-    from costcert.explorer.pictures import Pictures
-    from costcert.models.preprocessing import Preprocessing
-
-    known = str((votes.provenance.get("data") or {}).get("name"))
-    # The sample comes with the package, so it is known also where only part of it voted.
-    spelling = options.data or ("sample" if known.partition(" ")[0] == "sample" else None)
-    if spelling is None:
-        return None
-    data = parse_dataset(spelling, options.split or "test")
-    if not set(data.ids).intersection(votes.image_ids.tolist()):
-        raise CostcertError(f"{spelling} has none of the images that voted: pass the data of these votes")
-    settings = (votes.provenance.get("model") or {}).get("preprocessing")
-    preprocessing = Preprocessing.from_json(settings) if settings else Preprocessing(votes.image_size)
-    return Pictures(data, preprocessing.prepare)
+    soft = source.classifier.soft
+    most = max(1, MOST_BALLOTS // (source.num_mutants * (1 if soft is None else soft.best)))
+    images = min(source.num_images, limit or source.num_images)
+    if images > most:
+        raise CostcertError(f"{source.path} holds more ballots than fit at once: pass --limit {most}")
+    shards: list[Votes] = []
+    while sum(map(len, shards)) < images:
+        shards.append(source.shard(len(shards)))
+    return Votes.joined(shards).take(slice(0, images))
 
 
 def _name(votes: Votes, source: Location) -> str:

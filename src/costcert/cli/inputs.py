@@ -9,7 +9,9 @@ from cyclopts import Parameter
 
 from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, BALLOTS, DATA, MODEL, PathOrUrl
 from costcert.cli.spellings import parse_channels, parse_soft
+from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
+from costcert.progress import note
 
 if TYPE_CHECKING:
     from costcert.datasets.base import Dataset
@@ -46,7 +48,8 @@ class NetworkOptions:
         str,
         Parameter(
             alias="-m",
-            help="A folder made by train, or shipped:NAME, timm:NAME, strip:SIZE or onnx:FILE.",
+            help="A folder made by train, or shipped:NAME, timm:NAME, strip:SIZE, onnx:FILE, or "
+            "python:MODULE:FUNCTION (runs that code, found as by python -m).",
         ),
     ]
     checkpoint: Annotated[
@@ -56,6 +59,13 @@ class NetworkOptions:
     classes: Annotated[int | None, Parameter(help="Number of classes.", validator=AT_LEAST_1)] = None
     image_size: Annotated[
         str | None, Parameter(help="Input size: the side, or height x width, as in 32x48.")
+    ] = None
+    channels: Annotated[
+        int | None,
+        Parameter(
+            help="Channels of the input: 1 (grey) or 3, for models that do not record them.",
+            show_default="3",
+        ),
     ] = None
     mean: Annotated[
         str | None,
@@ -109,7 +119,23 @@ def load_inputs(
         raise CostcertError(
             f"{network.model} does not record what mutants keep: pass --ablation, as in columns:19"
         )
+    _warn_of_another_ablation(network.model, model.ablation, kept)
     return model, dataset, kept, soft
+
+
+def _warn_of_another_ablation(model: str, trained: Ablation | None, kept: Ablation) -> None:
+    """Any ablation is sound, but a network is weak on shapes that it was not trained on."""
+    if trained is None or _kinds(kept) <= _kinds(trained) or rank_and_world_size()[0] > 0:
+        return
+    note(
+        f"{model} was trained on {trained}, not on {kept}: certificates hold all the same, but it may "
+        "classify these mutants badly, and few images may be certified"
+    )
+
+
+def _kinds(ablation: Ablation) -> set[str]:
+    """The shapes that an ablation keeps, wherever they are: `columns:4` of `columns:4/stride=2`."""
+    return {family.partition("/")[0] for family in str(ablation).split("+")}
 
 
 def load_images(options: ImageOptions) -> Dataset:
@@ -161,6 +187,7 @@ def _load_model(
         num_classes=network.classes or known,
         class_names=dataset.class_names,
         image_size=network.image_size,
+        channels=3 if network.channels is None else network.channels,
         mean=None if network.mean is None else parse_channels("--mean", network.mean),
         std=None if network.std is None else parse_channels("--std", network.std),
         hide=hide,

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from costcert.reports.published import Published
     from costcert.reports.results import Results
     from costcert.store.locations import Location
-    from costcert.store.votes import VotesFolder
+    from costcert.store.votes import VotesSource
 
 _ENDINGS = (".html", ".tex", ".md", ".csv", ".json")
+# Markdown files of these names are model cards: README.md is what model hubs show.
+_CARDS = ("card", "readme")
 
 EXAMPLES = (
     "costcert report certs --votes votes --data sample --out report.html",
@@ -39,7 +41,10 @@ EXAMPLES = (
 class ReportOptions:
     runs: Annotated[
         tuple[PathOrUrl, ...],
-        Parameter(required=True, help="Folders of certificates, or .json files of results."),
+        Parameter(
+            required=True,
+            help="Certificates: folders, or .parquet, .csv or .json files; or .json files of results.",
+        ),
     ]
     _: KW_ONLY
     names: Annotated[
@@ -68,57 +73,84 @@ class ReportOptions:
         None
     )
     out: Annotated[
-        PathOrUrl,
+        PathOrUrl | None,
         Parameter(
-            alias="-o", group=OUTPUT, help="The report: .html (a page), .tex, .md, .csv or .json (results)."
+            alias="-o",
+            group=OUTPUT,
+            help="The report: .html (a page), .tex, .md, .csv or .json (results); card.md and README.md are "
+            "model cards, with the results in the header that model hubs read.",
+            show_default="report.html, unless there are --figures",
         ),
-    ] = Path("report.html")
+    ] = None
     title: Annotated[str | None, Parameter(group=OUTPUT, help="Title of the page.")] = None
     ks: Annotated[
         str, Parameter(name=("--k", "-k"), group=OUTPUT, help="Values of k, as in 1-5 or 1,5,10.")
     ] = "1-5"
     leaderboard: Annotated[bool, Parameter(group=OUTPUT, help="One table with all runs.")] = False
+    style: Annotated[
+        str,
+        Parameter(
+            group=OUTPUT,
+            help="Of .tex: narrow tables fit a column and show one patch each, wide ones fit a page.",
+        ),
+    ] = "wide"
     intervals: Annotated[bool, Parameter(group=OUTPUT, help="Confidence intervals also in .tex and .md.")] = (
         False
     )
     figures: Annotated[PathOrUrl | None, Parameter(group=OUTPUT, help="Folder for figures as files.")] = None
     formats: Annotated[str, Parameter(group=OUTPUT, help="Formats of those files: svg, pdf.")] = "svg,pdf"
 
+    @property
+    def path(self) -> Location | None:
+        """Where the report is written; None if only figures were requested."""
+        if self.out is not None:
+            return self.out
+        return Path("report.html") if self.figures is None else None
+
 
 def run(options: ReportOptions) -> None:
     """Write a page, tables or figures of what was certified."""
-    from rich.console import Console
-
+    from costcert.console import make_console
     from costcert.reports import summary
     from costcert.store.files import atomic_write
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     results = _read(options)
     figures, compared = _figures(options, results)
     # Drawn before anything is written, so that bad options leave no files.
     files = list(_files(options, results, figures, compared))
-    _write(options, results, figures, compared)
+    if options.path is not None:
+        _write(options.path, options, results, figures, compared)
     for path, content in files:
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)
         console.print(f"Figure: {path}", markup=False)
     console.print(summary.promise(results[0], summary.headline(results[0])), soft_wrap=False)
-    console.print(f"Report: {options.out}", markup=False)
+    if options.path is None:
+        console.print("No report besides the figures: name one with --out, as in --out report.html")
+        return
+    console.print(f"Report: {options.path}", markup=False)
+    if options.path.suffix == ".tex":
+        from costcert.reports.tables.as_latex import PACKAGES, STYLES
+
+        console.print(f"It fits {STYLES[options.style].fits}, and needs {PACKAGES}.", markup=False)
 
 
 def write_report(options: ReportOptions) -> list[Results]:
     """Write the report alone, without printing anything; returns the results in it."""
     results = _read(options)
-    _write(options, results, *_figures(options, results))
+    assert options.path is not None
+    _write(options.path, options, results, *_figures(options, results))
     return results
 
 
 def _read(options: ReportOptions) -> list[Results]:
     from costcert.reports.results import read_results
 
-    if options.out.suffix not in _ENDINGS:
+    path = options.path
+    if path is not None and path.suffix not in _ENDINGS:
         raise CostcertError(
-            f"{options.out} ends in {options.out.suffix or 'nothing'}: a report ends in {', '.join(_ENDINGS)}"
+            f"{path} ends in {path.suffix or 'nothing'}: a report ends in {', '.join(_ENDINGS)}"
         )
     for option, values in (("--name", options.names), ("--votes", options.votes)):
         if values and len(values) != len(options.runs):
@@ -186,6 +218,7 @@ def _as_folder(name: str) -> str:
 
 
 def _write(
+    path: Location,
     options: ReportOptions,
     results: list[Results],
     figures: list[dict[str, ReportFigure]],
@@ -193,7 +226,7 @@ def _write(
 ) -> None:
     from costcert.store.files import atomic_write
 
-    ks, ending, beside = parse_ks(options.ks), options.out.suffix, _beside(options, results)
+    ks, ending, beside = parse_ks(options.ks), path.suffix, _beside(options, results)
     if ending == ".html" and not options.leaderboard:
         from costcert.reports.page import RunSection, page
 
@@ -204,16 +237,17 @@ def _write(
         text = page(
             runs, ks=ks, published=beside, mixed=options.mixed, title=options.title, compared=compared
         )
-        with atomic_write(options.out) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     elif ending == ".json" and len(results) == 1 and not options.leaderboard:
-        results[0].write(options.out)
+        results[0].write(path)
     else:
-        with atomic_write(options.out) as temporary:
-            temporary.write_text(_table(options, results, ks, beside, compared), encoding="utf-8")
+        with atomic_write(path) as temporary:
+            temporary.write_text(_table(path, options, results, ks, beside, compared), encoding="utf-8")
 
 
 def _table(
+    path: Location,
     options: ReportOptions,
     results: list[Results],
     ks: list[int],
@@ -221,9 +255,9 @@ def _table(
     compared: ReportFigure | None,
 ) -> str:
     from costcert.reports import tables
-    from costcert.reports.leaderboard import leaderboard
+    from costcert.reports.leaderboard import leaderboard, leaderboard_markdown
 
-    ending = options.out.suffix
+    ending = path.suffix
     if ending == ".json":
         return tables.json_text(results, ks, beside)
     if ending == ".csv" and not options.leaderboard:
@@ -233,9 +267,15 @@ def _table(
     if ending == ".csv":
         return tables.csv_table(table)
     if ending == ".md":
+        if path.stem.lower() in _CARDS and not options.leaderboard:
+            from costcert.reports.card import card
+
+            return card(results, table, ks, title=options.title)
+        if options.leaderboard:
+            return leaderboard_markdown(table, intervals=options.intervals)
         return tables.markdown(table, intervals=options.intervals)
     if ending == ".tex":
-        return tables.latex(table, intervals=options.intervals)
+        return tables.latex(table, style=options.style, intervals=options.intervals)
     from costcert.reports.page import table_page
 
     return table_page(table, options.title or "Leaderboard", compared=compared)
@@ -261,35 +301,28 @@ def _published(name: str, results: Results) -> Published:
 
 
 def _examples(options: ReportOptions, index: int, results: Results) -> list[Any]:
-    """Single images, where the certificates are a folder and its votes were passed."""
-    if not options.votes or not options.runs[index].is_dir():
-        return []
+    """Single images, where certificates and their votes were passed."""
     from costcert.reports import summary
     from costcert.reports.examples import choose, examples
-    from costcert.store.runs import certificates_of
-    from costcert.store.votes import VotesFolder
+    from costcert.store.runs import open_run
+    from costcert.store.sources import holds_certificates
 
-    votes = VotesFolder(options.votes[index])
-    folder = certificates_of(options.runs[index], votes)
+    if not options.votes or not holds_certificates(options.runs[index]):
+        return []
+    run = open_run(options.runs[index], options.votes[index])
+    votes, folder = run.votes, run.certificates
+    assert folder is not None
     found = summary.headline(results)
     defender = "costcert" if "costcert" in results.defenders else found.defender
-    chosen = choose(folder, defender)
+    chosen = choose(folder, defender, found.patch, found.k)
     return examples(results, folder, votes, chosen, found.patch, _pictures(options, votes, chosen))
 
 
 def _pictures(
-    options: ReportOptions, votes: VotesFolder, chosen: Mapping[str, str]
+    options: ReportOptions, votes: VotesSource, chosen: Mapping[str, str]
 ) -> dict[str, npt.NDArray[np.uint8]]:
     """These images as the model gets them, where the data are known."""
-    from costcert.datasets.parse import parse_dataset
-    from costcert.models.preprocessing import Preprocessing
+    from costcert.cli.pictures import pictures_of
 
-    made = votes.manifest["made"]
-    known = (made.get("data") or {}).get("name")
-    spelling = options.data or (known if known == "sample" else None)
-    settings = (made.get("model") or {}).get("preprocessing")
-    if spelling is None or not settings:
-        return {}
-    data = parse_dataset(spelling, options.split or "test")
-    prepare = Preprocessing.from_json(settings).prepare
-    return {name: prepare(data.image(row)) for row, name in enumerate(data.ids) if name in chosen}
+    pictures = pictures_of(chosen, votes, options.data, options.split)
+    return {} if pictures is None else {name: pictures.pixels(name) for name in chosen if name in pictures}

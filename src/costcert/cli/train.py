@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,11 +21,13 @@ from costcert.cli.options import (
     RUN,
     PathOrUrl,
 )
-from costcert.cli.progress import bar
 from costcert.errors import CostcertError
+from costcert.progress import bar, note
 from costcert.training.recipes import PRESETS, Recipe, find_recipe
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from costcert.datasets.base import Dataset
     from costcert.models.preprocessing import Preprocessing
 
@@ -35,6 +38,9 @@ EXAMPLES = (
     "  --hide drop-tokens --data imagenet:ILSVRC --ablation columns:19 \\\n"
     "  --preset paper-imagenet --out model",
 )
+
+# Names of the split for validation, in the order in which they are tried.
+_VALIDATION_SPLITS = ("val", "validation", "valid")
 
 # Names of options in 0.1.0, which are still accepted.
 OLD_SPELLINGS = {
@@ -152,11 +158,27 @@ class TrainOptions:
     validation: Annotated[
         str | None, Parameter(group=DATA, help="Validation images, in place of a held-out share.")
     ] = None
+    validation_split: Annotated[
+        str | None,
+        Parameter(
+            group=DATA,
+            help="Part of the validation data.",
+            show_default="val or validation if there is one, else test",
+        ),
+    ] = None
     holdout: Annotated[float, Parameter(group=DATA, help="Share held out for validation.")] = 0.1
     limit: Annotated[int | None, Parameter(group=DATA, help="Random subset size.", validator=AT_LEAST_1)] = (
         None
     )
     download: Annotated[bool, Parameter(group=DATA, help="Download the dataset if it is missing.")] = False
+    skip_corrupt: Annotated[
+        bool,
+        Parameter(
+            group=DATA,
+            help="Leave images that cannot be read out of training, count them as wrong in validation, and "
+            "list them.",
+        ),
+    ] = False
     workers: Annotated[
         int, Parameter(group=DATA, help="Processes that load images.", validator=AT_LEAST_0)
     ] = 0
@@ -193,7 +215,7 @@ class TrainOptions:
     interpolation: Annotated[
         str | None, Parameter(group=MODEL, help="Resizing method, as in bilinear or bicubic.")
     ] = None
-    device: Annotated[str, Parameter(group=MODEL, help="cpu, cuda or mps.")] = "cpu"
+    device: Annotated[str, Parameter(group=MODEL, help="auto, cpu, cuda or mps.")] = "auto"
     precision: Annotated[str, Parameter(group=MODEL, help="Mixed precision: no, fp16 or bf16.")] = "no"
     recipe: RecipeOptions = field(default_factory=RecipeOptions)
     out: Annotated[
@@ -207,18 +229,38 @@ def run(options: TrainOptions) -> None:
 
     A second run into the same folder continues from the last checkpoint.
     """
-    from rich.console import Console
+    from costcert.datasets.base import ImageError
 
+    try:
+        _train(options)
+    except ImageError as error:
+        raise ImageError(
+            f"{error}: repair or remove it, or pass --skip-corrupt, which leaves it out"
+        ) from error
+
+
+def _train(options: TrainOptions) -> None:
+    from costcert.console import make_console
     from costcert.datasets.parse import parse_dataset
+    from costcert.datasets.readable import readable
     from costcert.datasets.subsets import limited
     from costcert.geometry.ablations import parse_ablation
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
+    if options.model.partition(":")[0] in ("onnx", "python", "shipped"):
+        raise CostcertError(f"{options.model} cannot be trained: write timm:NAME or strip:SIZE")
     data = parse_dataset(options.data, options.split, download=options.download)
     recipe = _recipe(options, data)
     if options.limit is not None:
         data = limited(data, options.limit, recipe.seed)
     train, validation = _split(options, data, recipe.seed)
+    unread: dict[str, list[str]] = {"training": [], "validation": []}
+    if options.skip_corrupt:
+        train, unread["training"] = readable(train)
+        _print_unread(console, "Left out of training", unread["training"])
+        if validation is not None:
+            validation, unread["validation"] = readable(validation)
+            _print_unread(console, "Counted as wrong in validation", unread["validation"])
 
     # Data and recipe are refused before torch is imported, which takes seconds.
     import torch
@@ -226,10 +268,12 @@ def run(options: TrainOptions) -> None:
     from costcert.models.architectures import build
     from costcert.models.checkpoints import digest, start_from
     from costcert.models.saved import CARD, ModelCard, save_model
+    from costcert.models.torch_classifier import resolve_device
     from costcert.training.trainer import Epoch, Trainer
 
+    resolve_device(options.device)
     ablation = parse_ablation(options.ablation)
-    first = data.image(0)
+    first = train.image(0)
     # Strip networks take the size of the images; timm's have their own.
     own_size = (first.height, first.width) if options.model.startswith("strip:") else None
     # The initial weights are part of the recipe.
@@ -275,6 +319,8 @@ def run(options: TrainOptions) -> None:
         f"Training {options.model} ({size / 1e6:.2f} M parameters) on {len(train):,} images of {train.name}, "
         f"{ablation} shown by {mutants.view.hide}"
     )
+    if validation is not None:
+        console.print(f"Validating on {len(validation):,} images of {_part(validation)}")
     history: list[Epoch] = []
 
     def after_epoch(epoch: Epoch) -> None:
@@ -289,6 +335,10 @@ def run(options: TrainOptions) -> None:
         network = trainer.fit(
             train,
             validation,
+            unread=len(unread["validation"]),
+            on_resume=lambda done: note(
+                f"{done} of {recipe.epochs} epochs were there already: continuing from their checkpoint"
+            ),
             after_epoch=after_epoch,
             after_images=lambda done: on_progress(done, len(train) * recipe.epochs),
         )
@@ -297,6 +347,8 @@ def run(options: TrainOptions) -> None:
         "data": identity["data"],
         "recipe": recipe.to_json(),
         "validation": history[-1].validation if history else None,
+        "validation_data": identity["validation"],
+        **({"unread": unread} if options.skip_corrupt else {}),
     }
     card = ModelCard(
         options.model,
@@ -332,11 +384,14 @@ def _recipe(options: TrainOptions, data: Dataset) -> Recipe:
 
 def _split(options: TrainOptions, data: Dataset, seed: int) -> tuple[Dataset, Dataset | None]:
     """Training and validation images: a dataset of its own, a held-out share, or none."""
-    from costcert.datasets.parse import parse_dataset
     from costcert.datasets.subsets import Subset, limited
 
+    if options.validation_split is not None and options.validation is None:
+        raise CostcertError(
+            f"--validation-split {options.validation_split} is a part of --validation: pass that, too"
+        )
     if options.validation is not None:
-        validation = parse_dataset(options.validation, "test", download=options.download)
+        validation = _validation(options.validation, options.validation_split, download=options.download)
         if validation.num_classes > data.num_classes:
             raise CostcertError(
                 f"{validation.name} has {validation.num_classes} classes, the training data "
@@ -354,3 +409,31 @@ def _split(options: TrainOptions, data: Dataset, seed: int) -> tuple[Dataset, Da
     if not rest:
         raise CostcertError("no image is left to train on: hold out a smaller share")
     return Subset(data, rest, f"without {count} held out, seed {seed}"), held
+
+
+def _validation(text: str, split: str | None, *, download: bool) -> Dataset:
+    """The requested split of these data; by default that for validation, and the test split without one."""
+    from costcert.datasets.parse import parse_dataset
+
+    if split is not None:
+        found = parse_dataset(text, split, download=download)
+        if found.split != split:
+            has = "no splits" if found.split is None else f"the split {found.split!r} only"
+            raise CostcertError(f"{found.name} has {has}, but --validation-split is {split!r}")
+        return found
+    for name in _VALIDATION_SPLITS:
+        # Each kind of data has its own names of splits, and refuses others.
+        with suppress(CostcertError):
+            return parse_dataset(text, name, download=download)
+    return parse_dataset(text, "test", download=download)
+
+
+def _part(data: Dataset) -> str:
+    return data.name if data.split is None else f"{data.name}, split {data.split!r}"
+
+
+def _print_unread(console: Console, effect: str, names: list[str]) -> None:
+    if names:
+        console.print(f"{effect}, because they cannot be read: {len(names):,} of the images")
+        for name in names:
+            console.print(f"  {name}", markup=False)

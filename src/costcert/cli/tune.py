@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from costcert.cli.options import AT_LEAST_1, BALLOTS, OUTPUT, RUN, PathOrUrl
-from costcert.cli.progress import bar
 from costcert.cli.spellings import parse_ks, parse_list
+from costcert.errors import StoreError
+from costcert.progress import bar
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from costcert.geometry.ablations import Ablation
+    from costcert.store.locations import Location
+    from costcert.votes.defence import Soft
     from costcert.votes.tuning import Tuning
+
+    Tuned = tuple[Ablation, Soft | None]
 
 EXAMPLES = (
     "costcert tune votes-validation --patch 2%",
@@ -60,12 +66,15 @@ def run(options: TuneOptions) -> None:
 
     The choice maximises certified accuracy; no model is evaluated.
     """
-    from rich.console import Console
-
-    from costcert.store.votes import read_votes
+    from costcert.console import make_console
+    from costcert.store.sources import read_votes
     from costcert.votes.tuning import TUNED, tune
 
-    console = Console(highlight=False)
+    console = make_console()
+    out = options.out or options.votes.with_name(TUNED)
+    if out.is_dir() or out.suffix != ".json":
+        out = out / TUNED
+    before = _written_before(out)
     votes = read_votes(options.votes)
     patches = parse_list(options.patches)
     with bar("tuning") as on_progress:
@@ -77,20 +86,58 @@ def run(options: TuneOptions) -> None:
             temperature=options.temperature,
             progress=on_progress,
         )
-    out = options.out or options.votes.with_name(TUNED)
-    if out.is_dir() or out.suffix != ".json":
-        out = out / TUNED
     found.write(out)
     _print_steps(console, found)
-    console.print(f"Tuned: {out}", soft_wrap=True)
+    _print_written(console, found, out, before)
+
+
+def _written_before(out: Location) -> Tuned | None:
+    """What an earlier `tune` wrote there; a file of another program is refused before the search begins."""
+    from costcert.votes.tuning import read_tuned
+
+    if not out.is_file():
+        return None
+    try:
+        return read_tuned(out)
+    except StoreError:
+        raise StoreError(
+            f"{out} was not written by this version of `costcert tune`, so it is not overwritten: remove it, "
+            "or pass another --out"
+        ) from None
+
+
+def _print_written(console: Console, found: Tuning, out: Location, before: Tuned | None) -> None:
+    """What the file says now, and what it said before."""
+    from costcert.votes.tuning import read_tuned
+
+    now = read_tuned(out)
+    passes = next(step.passes for step in found.steps if step.setting == found.setting)
+    if before is None:
+        kept = ""
+    elif before == now:
+        kept = " (as it did before)"
+    else:
+        kept = f" (replaced: it said {_in_words(before)})"
     console.print(
-        f"Next: costcert vote --tuned {out} --model MODEL --data IMAGES --out VOTES", soft_wrap=True
+        f"Tuned: {out} says {_in_words(now)}, {passes} passes per image{kept}", soft_wrap=True, markup=False
     )
+    console.print(
+        f"Next: costcert vote --tuned {out} --model MODEL --data IMAGES --out VOTES",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _in_words(tuned: Tuned) -> str:
+    ablation, soft = tuned
+    return f"{ablation} with {soft or 'hard ballots'}"
 
 
 def _print_steps(console: Console, found: Tuning) -> None:
     from rich import box
     from rich.table import Table
+
+    from costcert.reports.terminal import print_whole
 
     patches = ", ".join(str(patch) for patch in found.goal.patches)
     ks = ", ".join(f"top {k}" for k in found.goal.ks)
@@ -117,4 +164,4 @@ def _print_steps(console: Console, found: Tuning) -> None:
             f"{100 * (step.cross_validated - first):+.1f}",
             style="bold" if is_chosen else None,
         )
-    console.print(table)
+    print_whole(console, table)

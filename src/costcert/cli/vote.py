@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from costcert.cli.engine_options import EngineOptions, spread
+from costcert.cli.engine_options import EngineOptions, kept_shards, spread
 from costcert.cli.inputs import BallotOptions, ImageOptions, NetworkOptions, load_inputs
 from costcert.cli.options import AT_LEAST_1, BALLOTS, DATA, OUTPUT, PathOrUrl
-from costcert.cli.progress import bar
 from costcert.cli.spellings import parse_ks, parse_list
 from costcert.engines.base import JobSpec
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
+from costcert.progress import OnProgress, bar, note
 
 if TYPE_CHECKING:
     from costcert.models.classifier import Classifier
@@ -73,6 +73,7 @@ def run(options: VoteOptions) -> None:
     if options.engine.is_spread:
         return _run_spread(options)
     model, dataset, ablation, soft = load_inputs(options.images, options.network, options.ballots)
+    kept = _kept_so_far(options)
     with bar("voting") as on_progress:
         folder = vote(
             model,
@@ -84,9 +85,29 @@ def run(options: VoteOptions) -> None:
             skip_corrupt=options.skip_corrupt,
             until=_stopping_rule(options, model),
             probe=options.probe,
-            progress=on_progress,
+            progress=_announcing(kept, on_progress),
         )
     return _print_summary(folder)
+
+
+def _kept_so_far(options: VoteOptions) -> str | None:
+    """What a folder holds from an earlier run, if there is one."""
+    from costcert.store.files import MANIFEST
+    from costcert.store.votes import VotesFolder
+
+    return kept_shards(VotesFolder(options.out)) if (options.out / MANIFEST).is_file() else None
+
+
+def _announcing(kept: str | None, on_progress: OnProgress) -> OnProgress:
+    """Say what is kept at the first progress: before it, the folder may still be refused as another run's."""
+    left = iter([] if kept is None else [kept])
+
+    def announce(done: int, images: int) -> None:
+        for sentence in left:
+            note(sentence)
+        on_progress(done, images)
+
+    return announce
 
 
 def _run_spread(options: VoteOptions) -> None:
@@ -153,9 +174,9 @@ def _stopping_rule(options: VoteOptions, model: Classifier) -> StoppingRule | No
 
 
 def _print_summary(folder: VotesFolder) -> None:
-    from rich.console import Console
+    from costcert.console import make_console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     made = folder.manifest["made"]
     console.print(
         f"Votes: {folder.folder}: {folder.num_images:,} images of {made['data']['name']}, "
@@ -167,14 +188,13 @@ def _print_summary(folder: VotesFolder) -> None:
             f"the top {', '.join(map(str, made['until']['k']))} against {', '.join(made['until']['patches'])}"
         )
     if made["probe"] is not None:
-        flips, tried = made["probe"]["flips"], made["probe"]["mutants"]
-        console.print(
-            f"Probe: margins up to {made['probe']['epsilon']:.3g} may change sign ({flips} of {tried} "
-            "mutants changed their vote): certify with --epsilon probe"
-        )
+        from costcert.votes.probe import Probe
+
+        console.print(f"Probe: {Probe(**made['probe']).in_words(folder.classifier.soft)}")
     unread = folder.unread()
     if unread:
         console.print(f"{len(unread):,} images could not be read, and count as wrong:")
         for name in unread:
             console.print(f"  {name}", markup=False)
-    console.print(f"Next: costcert certify {folder.folder} --patch 2%")
+    using_probe = "" if made["probe"] is None else " --epsilon probe"
+    console.print(f"Next: costcert certify {folder.folder} --patch 2%{using_probe}", markup=False)

@@ -17,6 +17,8 @@ from costcert.votes.validation import MOST_CLASSES, as_labels
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from costcert.models.classifier import Classifier, Pixels
+
 # The fingerprint of an image that cannot be read; `image` raises the reason.
 UNREADABLE = "unreadable"
 
@@ -40,6 +42,9 @@ class Dataset(ABC):
         class_names: if unknown, the number of classes is the largest label plus one.
         split: the part that this is, of data that have splits.
     """
+
+    # Whether images are a network's input already, normalised by the caller (normalised.py).
+    normalised = False
 
     def __init__(
         self,
@@ -74,7 +79,9 @@ class Dataset(ABC):
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {len(self):,} images, {self.num_classes} classes>"
+        split = "" if self.split is None else f", split {self.split}"
+        kind = type(self).__name__.lstrip("_")
+        return f"{kind}({self.name}: {len(self):,} images, {self.num_classes} classes{split})"
 
     def label(self, index: int) -> int:
         return int(self.labels[index])
@@ -82,6 +89,10 @@ class Dataset(ABC):
     @abstractmethod
     def image(self, index: int) -> Image:
         """The decoded image; raises `ImageError`, which names it, if that fails."""
+
+    def prepared(self, index: int, model: Classifier) -> Pixels:
+        """The image as the model's pixels [H, W, C]."""
+        return model.prepare(self.image(index))
 
     def fingerprint(self, index: int) -> str:
         """A hash that changes whenever the image does; it does not raise for an unreadable image.
@@ -111,17 +122,20 @@ class Dataset(ABC):
         try:
             image = self.image(index)
             with reading(self.ids[index]):
-                pixels = image.tobytes()
+                return digest_of_picture(image)
         except ImageError:
             return UNREADABLE
-        # The same bytes in another shape or with another palette are another image.
-        total = hashlib.sha256(f"{image.mode} {image.size} {image.getpalette()}\n".encode())
-        total.update(pixels)
-        return total.hexdigest()
 
     def metadata(self) -> dict[str, Any]:
         """Name, split, number of images and digest, for the manifest."""
         return {"name": self.name, "split": self.split, "images": len(self), "digest": self.digest()}
+
+
+def digest_of_picture(image: Image) -> str:
+    """A hash of the pixels: the same bytes in another shape or with another palette are another image."""
+    total = hashlib.sha256(f"{image.mode} {image.size} {image.getpalette()}\n".encode())
+    total.update(image.tobytes())
+    return total.hexdigest()
 
 
 @contextmanager

@@ -30,6 +30,9 @@ def parse_dataset(text: str, split: str = "test", *, download: bool = False) -> 
         split: which split to use; datasets without splits ignore it.
         download: whether torchvision and the hub may download missing data.
     """
+    for given in (text, split):
+        if not isinstance(given, str):
+            raise SpellingError(f"expected the spelling of data, such as {SPELLINGS}, got {given!r}")
     kinds: dict[str, Callable[[str, str], Dataset]] = {
         "folder": folder,
         "imagenet": imagenet,

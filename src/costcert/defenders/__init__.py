@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from costcert.errors import CostcertError, SpellingError, nearest
+from costcert.geometry.sizes import several
 
 if TYPE_CHECKING:
     from costcert.defenders.base import Defender
@@ -26,9 +27,17 @@ BUILTIN = {
 }
 
 
-@cache
-def find(name: str) -> Defender:
+def find(name: Any) -> Defender:
     """The defender of this name."""
+    if not isinstance(name, str):
+        raise SpellingError(
+            f"a defender must be a name, got {name!r}: use one of {', '.join(BUILTIN)}, or all"
+        )
+    return _find(name)
+
+
+@cache
+def _find(name: str) -> Defender:
     from costcert.defenders.base import Defender
 
     if name in BUILTIN:
@@ -56,10 +65,10 @@ def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Def
         soft: whether the ballots are soft.
         partial: whether some mutants were not evaluated.
     """
-    wanted = [names] if isinstance(names, str) else list(names)
+    wanted = several(names)
     if wanted == ["all"]:
         return [each for each in map(find, BUILTIN) if each.refusal(soft, partial) is None]
-    defenders = [find(name) for name in dict.fromkeys(wanted)]
+    defenders = list(dict.fromkeys(find(name) for name in wanted))
     if not defenders:
         raise SpellingError(f"no defender given: use one of {', '.join(BUILTIN)}, or all")
     for defender in defenders:
@@ -67,3 +76,12 @@ def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Def
         if refusal is not None:
             raise CostcertError(refusal)
     return defenders
+
+
+def left_out(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[str]:
+    """Why `all` means fewer than all built-in defenders: a sentence for each that is not among them."""
+    if list([names] if isinstance(names, str) else names) != ["all"]:
+        return []
+    refusals = (each.refusal(soft, partial) for each in map(find, BUILTIN))
+    # After the colon a refusal says which defenders to use instead, which are those that `all` does mean.
+    return [refusal.partition(":")[0] for refusal in refusals if refusal is not None]

@@ -26,6 +26,8 @@ class Defender(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    # What it does, in one sentence for readers of pages and tables.
+    meaning: ClassVar[str] = "A defender from an installed package, without a description."
     reads_soft: ClassVar[bool] = True
     # Whether `rivals` counts a ballot that is not known (`Votes.known`, `Votes.tau`) as the attacker's.
     reads_unknown: ClassVar[bool] = False

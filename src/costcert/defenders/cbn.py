@@ -19,6 +19,10 @@ from costcert.votes.table import Votes
 class Cbn(Defender):
     name = "cbn"
     title = "PG♠/CBN"
+    meaning = (
+        "Compares each rival with the right label by itself, as if the attacker could spend the same votes "
+        "once for every rival."
+    )
     reads_unknown = ranks_unknown = True
 
     def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:

@@ -27,6 +27,10 @@ from costcert.votes.table import Votes
 class CostCert(Defender):
     name = "costcert"
     title = "CostCert"
+    meaning = (
+        "Counts how many votes the attacker must pay to lift rivals past the right label, the cheapest "
+        "rivals first; it is exact: one attack on the votes reaches the bound and none exceeds it."
+    )
     reads_unknown = ranks_unknown = True
 
     def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:

@@ -20,6 +20,10 @@ from costcert.votes.table import Votes
 class Drs(Defender):
     name = "drs"
     title = "DRS"
+    meaning = (
+        "Derandomised smoothing: the lead in votes over each rival must exceed twice the largest number of "
+        "votes that a patch can touch."
+    )
     reads_unknown = ranks_unknown = True
 
     def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:

@@ -23,7 +23,10 @@ Int: TypeAlias = Any
 
 CHEAPEST_FIRST = 0
 PAIRWISE = 1
-EXPEL = 2
+
+# Zero and one of the type of a variable: numba compiles a function once more for a literal number.
+ZERO: Int = np.int64(0)
+ONE: Int = np.int64(1)
 
 # The shortfall where no rival is left to lift; larger than any cost.
 NEVER = 1 << 62
@@ -234,7 +237,7 @@ class Terms(NamedTuple):
     cap: U, units the attacker gains per mutant.
     tau: units by which a clean ballot may be off, per label.
     lowest: whether ties go to the lowest label.
-    rule: CHEAPEST_FIRST, PAIRWISE or EXPEL.
+    rule: CHEAPEST_FIRST or PAIRWISE.
     """
 
     num_classes: Int
@@ -314,6 +317,15 @@ def _strongest(image: Image, counts: Counts, clean: Any) -> Int:
         ):
             best = slot
     return best
+
+
+@compiled
+def _lift_past_strongest(
+    image: Image, counts: Counts, scratch: Scratch, slack: Int, terms: Terms, budget: Int, found: Int
+) -> tuple[Int, Int]:
+    """How many rivals get past the member with the most clean votes."""
+    star = _strongest(image, counts, scratch.clean)
+    return _lift(image, counts, scratch, star, slack, terms, budget, found)
 
 
 @compiled
@@ -399,8 +411,9 @@ def _flip_soft(
     return back, fell, rose
 
 
-@compiled
+@inlined
 def _worst_position(
+    price: Any,
     image: Image,
     labels_each: Int,
     counts: Counts,
@@ -414,6 +427,9 @@ def _worst_position(
 
     Walks from one T_p to the next, keeping clean votes and budget. A position is priced only if it could
     beat the worst so far; the skipping rule is the lemma "Positions that need no pricing" in docs/theory.md.
+
+    Args:
+        price: `_lift_past_strongest` or `_expel`, named where this is inlined: each kernel compiles one.
     """
     clean, moved, slots = scratch.clean, scratch.moved, image.slots
     num_mutants, hard = len(slots) // labels_each, len(scratch.lacking) > 0
@@ -422,8 +438,8 @@ def _worst_position(
         moved[slot] = 0
     known = num_mutants - counts.unknown
     clean_mutants = priced_mutants = known
-    found = 0
-    weight = 1
+    found = ZERO
+    weight = ONE
     limit: Int = -NEVER
     fallen: Int = 0
     risen: Int = 0
@@ -447,17 +463,24 @@ def _worst_position(
         fallen = risen = 0
         priced_mutants = clean_mutants
         slack = terms.tau * clean_mutants
-        if terms.rule == EXPEL:
-            found, shortfall = _expel(image, counts, scratch, slack, terms, budget, found)
-        else:
-            star = _strongest(image, counts, clean)
-            found, shortfall = _lift(image, counts, scratch, star, slack, terms, budget, found)
+        found, shortfall = price(image, counts, scratch, slack, terms, budget, found)
         if shortfall == NEVER:
             break
         limit = shortfall + budget
         if terms.rule != PAIRWISE:
             weight = found + 1
     return found
+
+
+@compiled
+def _blank_scratch(slots: Int, num_mutants: Int, members: Int, hard: bool) -> Scratch:
+    return Scratch(
+        np.empty(slots, dtype=np.int64),
+        np.empty(slots, dtype=np.int64),
+        np.empty(slots, dtype=np.int64),
+        np.empty(num_mutants + 2 if hard else 0, dtype=np.int64),
+        np.empty(members, dtype=np.int64),
+    )
 
 
 @compiled
@@ -469,25 +492,43 @@ def worst(labels: Any, units: Any, members: Any, walks: Walks, extras: Any, term
         units: [N, B, j], or [N, 0, 0] where each label counts one.
         members: [N, M] labels, the first ones >= 0, padded with -1.
         extras: [K], budget the attacker has from the start.
-        out: [K, N], the number of rivals lifted, or members expelled.
+        out: [K, N], the number of rivals lifted.
     """
     num_images, num_mutants, labels_each = labels.shape
-    hard = units.size == 0
     image = _blank_image(num_mutants, labels_each, members.shape[1], terms.num_classes)
-    most = len(image.total)
-    scratch = Scratch(
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(num_mutants + 2 if hard else 0, dtype=np.int64),
-        np.empty(members.shape[1], dtype=np.int64),
-    )
+    scratch = _blank_scratch(len(image.total), num_mutants, members.shape[1], units.size == 0)
     for n in range(num_images):
         counts = _read(image, labels[n], units[n], members[n])
         for k in range(len(walks.starts) - 1):
             offsets = walks.offsets[walks.starts[k] : walks.starts[k + 1] + 1]
             out[k, n] = _worst_position(
-                image, labels_each, counts, scratch, walks.flips, offsets, extras[k], terms
+                _lift_past_strongest,
+                image,
+                labels_each,
+                counts,
+                scratch,
+                walks.flips,
+                offsets,
+                extras[k],
+                terms,
+            )
+        _forget(image, counts)
+
+
+@compiled
+def most_expelled(
+    labels: Any, units: Any, members: Any, walks: Walks, extras: Any, terms: Terms, out: Any
+) -> None:
+    """For stability: the most members of a list that a patch can push out of it; arguments as for `worst`."""
+    num_images, num_mutants, labels_each = labels.shape
+    image = _blank_image(num_mutants, labels_each, members.shape[1], terms.num_classes)
+    scratch = _blank_scratch(len(image.total), num_mutants, members.shape[1], units.size == 0)
+    for n in range(num_images):
+        counts = _read(image, labels[n], units[n], members[n])
+        for k in range(len(walks.starts) - 1):
+            offsets = walks.offsets[walks.starts[k] : walks.starts[k + 1] + 1]
+            out[k, n] = _worst_position(
+                _expel, image, labels_each, counts, scratch, walks.flips, offsets, extras[k], terms
             )
         _forget(image, counts)
 
@@ -501,7 +542,7 @@ def fewest_ahead(
     Arguments as for `worst`, with one member per image and one patch; out is [N].
     """
     num_images, num_mutants, labels_each = labels.shape
-    image = _blank_image(num_mutants, labels_each, 1, terms.num_classes)
+    image = _blank_image(num_mutants, labels_each, ONE, terms.num_classes)
     clean = np.empty(len(image.total), dtype=np.int64)
     for n in range(num_images):
         counts = _read(image, labels[n], units[n], members[n])
@@ -575,7 +616,9 @@ def _steps(words: Any) -> tuple[Any, Any]:
                     i = 64 * w + np.int64(_ones(lowest - np.uint64(1)))
                     flips[place] = i if becomes_touched else ~i
                     place += 1
-        before[:] = words[p]
+        # Not `before[:] = words[p]`, whose check of shapes takes seconds to compile.
+        for w in range(width):
+            before[w] = words[p, w]
     return flips, offsets
 
 
@@ -680,10 +723,10 @@ def _best_window_of_truth(
     for window in order:
         if held[window] <= best or best == votes - held[p]:
             break
-        count = _held_outside(words, voters, window, p)
+        count = _held_outside(words, voters, np.int64(window), p)
         if count > best:
             best = count
-            guess = window
+            guess = np.int64(window)
     return best, guess
 
 
@@ -691,7 +734,7 @@ def _best_window_of_truth(
 def _best_window_of_rival(words: Any, voters: Any, p: Int, most: Int, guess: Int) -> tuple[Int, Int]:
     """The same in no order, done once a window holds `most`, which none exceeds."""
     best = _held_outside(words, voters, guess, p)
-    window = 0
+    window = ZERO
     while best < most and window < len(words):
         count = _held_outside(words, voters, window, p)
         if count > best:
@@ -774,7 +817,7 @@ def _masked_rivals(
     slots = image.slots
     truth, votes, unmasked = windows.voters[0], image.total[0], counts.unknown
     _by_votes(words, truth, scratch.held, scratch.order, scratch.starts)
-    guess = scratch.order[0]
+    guess: Int = np.int64(scratch.order[0])
     # Two windows at most are taken from the true label; labels with fewer votes than that leaves never pass.
     needed = votes - 2 * scratch.held[guess]
     reach[:] = 0
@@ -788,7 +831,7 @@ def _masked_rivals(
             scratch.contenders[num_contenders] = slot
             num_contenders += 1
     contenders = scratch.contenders[:num_contenders]
-    found = 0
+    found = ZERO
     touched = 0
     floor: Int = -NEVER
     for p in range(len(words)):
@@ -860,7 +903,7 @@ def masked(
     num_images, num_mutants, _ = labels.shape
     positions, width = words.shape
     flips, offsets = _steps(words)
-    image = _blank_image(num_mutants, 1, 1, num_classes)
+    image = _blank_image(num_mutants, ONE, ONE, num_classes)
     most = num_mutants + 1
     windows = Windows(
         np.empty((most, width), dtype=np.uint64),

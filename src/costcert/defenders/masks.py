@@ -17,4 +17,8 @@ from costcert.defenders.patchguard import PatchGuard
 class CostCertMasks(PatchGuard):
     name = "costcert-masks"
     title = "CostCert/masks"
+    meaning = (
+        "Predicts as PatchGuard does and prices the rivals as CostCert does; it certifies all that "
+        "PatchGuard certifies, and sometimes more."
+    )
     priced = True

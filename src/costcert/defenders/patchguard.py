@@ -32,6 +32,10 @@ from costcert.votes.table import Votes
 class PatchGuard(Defender):
     name = "patchguard"
     title = "PatchGuard"
+    meaning = (
+        "Before labels are ranked, each one loses the votes of the window where it has most, so that a patch "
+        "cannot keep what it wrote."
+    )
     reads_soft = False
     reads_unknown = True
     masks = True

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from costcert.compiled import ready, side_by_side
 from costcert.defenders import kernels
-from costcert.errors import VotesError
 from costcert.geometry.touch import Touched
+from costcert.votes.defence import check_ties
 from costcert.votes.table import Votes, read_only
 
 Counts = npt.NDArray[np.int64]
@@ -23,8 +23,7 @@ _LONG_WALK = 1 << 20
 
 def known_ties(ties: str) -> bool:
     """Whether ties go to the lowest label; otherwise they count against the promise."""
-    if ties not in ("against", "lowest"):
-        raise VotesError(f"ties are 'against' or 'lowest', got {ties!r}")
+    check_ties(ties)
     return ties == "lowest"
 
 
@@ -53,12 +52,14 @@ def worst_case(
     members: npt.NDArray[Any],
     ties: str = "against",
     extras: Sequence[int] | None = None,
+    kernel: Any = kernels.worst,
 ) -> Counts:
-    """[P, N], for each of P patches the worst count over all its T_p (`kernels.worst`).
+    """[P, N], for each of P patches the worst count over all its T_p.
 
     Args:
         members: [N, M] labels the promise is about, -1 where an image has fewer than M.
         extras: [P], further budget.
+        kernel: what is counted: `kernels.worst`, rivals lifted, or `kernels.most_expelled`, members expelled.
     """
     labels, units = Arrays.of(votes)
     members = np.ascontiguousarray(members, dtype=np.int32)
@@ -70,7 +71,7 @@ def worst_case(
 
         def work(first: int, last: int, together: slice = together, walks: kernels.Walks = walks) -> None:
             images = slice(first, last)
-            kernels.worst(
+            kernel(
                 labels[images],
                 units[images],
                 members[images],
@@ -80,7 +81,7 @@ def worst_case(
                 out[together, images],
             )
 
-        ready(kernels.worst, partial(work, 0, 0))
+        ready(kernel, partial(work, 0, 0))
         side_by_side(work, len(votes))
     return out
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,31 +90,18 @@ class RemoteJob:
 
     job: Job
     working_directory: str
-    torch_threads: int | None
 
     @classmethod
     def from_here(cls, job: Job) -> RemoteJob:
-        torch: Any = sys.modules.get("torch")
-        return cls(job, os.getcwd(), None if torch is None else torch.get_num_threads())
+        return cls(job, os.getcwd())
 
     def open(self) -> MakeShard:
         if os.path.isdir(self.working_directory):
             os.chdir(self.working_directory)
-        if self.torch_threads is not None:
-            # The rounding of a sum depends on how threads split it: the same bytes need as many threads.
-            import_module("torch").set_num_threads(self.torch_threads)
         return self.job.open()
 
     def is_done(self, shard: int) -> bool:
         return self.job.is_done(shard)
-
-
-def numpy_threads() -> dict[str, str]:
-    """Environment variables for workers: numpy reads its number of threads from them when it is imported."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = os.environ.get("OMP_NUM_THREADS", str(cores))
-    others = {name: os.environ.get(name, threads) for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    return {"OMP_NUM_THREADS": threads, **others}
 
 
 @contextmanager

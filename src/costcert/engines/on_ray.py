@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from costcert.engines.base import MAX_ATTEMPTS, Job, MakeShard, RemoteJob, Resources, numpy_threads, require
+from costcert.engines.base import MAX_ATTEMPTS, Job, MakeShard, RemoteJob, Resources, require
 from costcert.errors import CostcertError
 
 
@@ -73,8 +73,6 @@ def _make_shards(
         # lost node use up `max_task_retries` within seconds.
         max_restarts=0,
         max_task_retries=0,
-        # Ray would set numpy's threads to the cores of a worker, and sums would be rounded differently.
-        runtime_env={"env_vars": numpy_threads()},
     )(_Worker)
     # The worker and the shard of each result that is not there yet.
     running: dict[Any, tuple[Any, int]] = {}

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from os import environ
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from costcert.engines.base import (
     RemoteJob,
     Resources,
     check_gpus,
-    numpy_threads,
     require,
 )
 from costcert.errors import CostcertError
@@ -37,8 +34,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable
         executor = _executor(resources)
         # Round-robin, so that all jobs have about the same number of shards.
         parts = [list(shards[first::workers]) for first in range(workers)]
-        with _environment(numpy_threads()):
-            _JobArray(executor, RemoteJob.from_here(job), parts, on_done).run()
+        _JobArray(executor, RemoteJob.from_here(job), parts, on_done).run()
 
 
 def _executor(resources: Resources) -> Any:
@@ -139,20 +135,6 @@ class _JobArray:
                 "the memory and the time limit of the jobs"
             )
         self._running[part] = self._executor.submit(_make_part, self._job, missing)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the jobs that are submitted inside this context."""
-    before = {name: environ.get(name) for name in variables}
-    environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            environ.pop(name, None)
-            if value is not None:
-                environ[name] = value
 
 
 def _last_exception(traceback: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ Pixels = npt.NDArray[np.uint8]
 
 # Only formats with small, well-maintained decoders.
 FORMATS = ("PNG", "JPEG", "WEBP")
+# The same for people.
+TAKEN = "PNG, JPEG or WebP"
 MAX_PIXELS = 40_000_000
 _CACHED_FILES = 512
 
@@ -32,20 +34,32 @@ class PictureFile(NamedTuple):
 
 
 class Pictures:
-    """What the model sees of each image of a dataset, as files; the last few are cached."""
+    """What the model sees of each image of a dataset: its pixels, or a file, of which the last are cached.
 
-    def __init__(self, dataset: Dataset, prepare: Callable[[Image.Image], Pixels]) -> None:
+    Args:
+        ids: names of its images, where the votes call them otherwise.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        prepare: Callable[[Image.Image], Pixels],
+        ids: Sequence[str] | None = None,
+    ) -> None:
         self._dataset = dataset
         self._prepare = prepare
-        self._rows = {name: row for row, name in enumerate(dataset.ids)}
+        self._rows = {name: row for row, name in enumerate(dataset.ids if ids is None else ids)}
         self.file = lru_cache(_CACHED_FILES)(self._file)
 
     def __contains__(self, image: str) -> bool:
         return image in self._rows
 
+    def pixels(self, image: str) -> Pixels:
+        return self._prepare(self._dataset.image(self._rows[image]))
+
     def _file(self, image: str) -> PictureFile:
         try:
-            return encode(self._prepare(self._dataset.image(self._rows[image])))
+            return encode(self.pixels(image))
         except ImageError:
             # Its message names a file of this machine.
             raise CostcertError(f"the picture of {image!r} cannot be read") from None
@@ -70,15 +84,15 @@ def decode(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many(max_pixels) from None
     except Exception:
-        raise CostcertError(f"this is not a picture that can be read: send {', '.join(FORMATS)}") from None
+        raise CostcertError(f"this is not a picture that can be read: choose a {TAKEN} file") from None
     if picture.width * picture.height > max_pixels:
         raise _too_many(max_pixels)
     try:
         picture.load()
     except Exception:
-        raise CostcertError("the picture is damaged or incomplete: send it again") from None
+        raise CostcertError("the picture is damaged or incomplete: choose another file") from None
     return picture
 
 
 def _too_many(max_pixels: int) -> TooLargeError:
-    return TooLargeError(f"the picture has more than {max_pixels:,} pixels: send a smaller one")
+    return TooLargeError(f"the picture has more than {max_pixels:,} pixels: choose a smaller one")

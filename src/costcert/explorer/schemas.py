@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from costcert.explorer.limits import MAX_IMAGE_SIDE, MAX_MUTANTS
 
 Label = Annotated[int, Field(ge=0, lt=1 << 24)]
-PatchText = Annotated[str, Field(min_length=1, max_length=40, examples=["square:4"])]
+PatchText = Annotated[str, Field(min_length=1, max_length=40, examples=["square:4", "rectangle:2x8"])]
 Ballot = Annotated[list[Label], Field(max_length=64)]
 Units = Annotated[list[Annotated[int, Field(ge=0, le=1 << 30)]], Field(max_length=64)]
 
@@ -83,7 +83,13 @@ class CertifyRequest(BaseModel):
 
 class RankAndMinK(BaseModel):
     rank: Annotated[int, Field(description="Position of the label in the defender's prediction.")]
-    min_k: Annotated[int, Field(description="The smallest k for which the label stays in the top k.")]
+    min_k: Annotated[
+        int,
+        Field(
+            description="The smallest k for which the label stays in the top k; the number of classes "
+            "promises nothing, because the list of all labels always contains it."
+        ),
+    ]
 
 
 class Attack(BaseModel):
@@ -102,7 +108,10 @@ class PatchCertificates(BaseModel):
 
 
 class Certified(BaseModel):
-    label: int
+    label: Annotated[
+        int,
+        Field(description="The label that the certificates hold for; of a picture it may be only predicted."),
+    ]
     certificates: list[PatchCertificates]
 
 
@@ -143,8 +152,12 @@ class AllCertificates(BaseModel):
 
 
 class Curve(BaseModel):
+    """Shares of all images, for each k."""
+
     clean: list[float]
+    clean_percent: Annotated[list[str], Field(description="The same in percent, rounded as in tables.")]
     certified: list[float]
+    certified_percent: list[str]
 
 
 class Accuracy(BaseModel):

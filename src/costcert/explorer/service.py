@@ -36,7 +36,7 @@ from costcert.explorer.schemas import (
     Problem,
 )
 from costcert.explorer.session import Session, UnknownImageError
-from costcert.explorer.uploads import media_type, read_body
+from costcert.explorer.uploads import media_type, not_a_picture, read_body
 
 if TYPE_CHECKING:
     from costcert.certification.deployment import Deployed
@@ -49,7 +49,7 @@ BallotKind = Annotated[
     str | None, Query(alias="ballots", pattern="^(hard|soft)$", description="hard or soft")
 ]
 PatchQuery = Annotated[
-    PatchText, Query(description="A square or rectangle, for example square:4 or rectangle:2x8.")
+    PatchText, Query(description="A square or rectangle (height x width), as in square:4 or rectangle:2x8.")
 ]
 
 
@@ -165,7 +165,7 @@ def create_app(
         """Certificates of one image: of ballots as JSON, or of a picture, whose file is the body.
 
         For a picture, `patch` gives the patches and `label` the label to certify, by default the predicted
-        one.
+        one; whether the picture shows it is not known.
         """
         if media_type(request) != "application/json":
             content = await _picture_bytes(request, deployed, limits, uploads)
@@ -189,7 +189,7 @@ async def _picture_bytes(
     request: Request, deployed: Deployed | None, limits: Limits, uploads: asyncio.Semaphore
 ) -> bytes:
     if media_type(request) not in _PICTURE_TYPES:
-        raise HTTPException(415, f"send a picture with its Content-Type, one of {', '.join(_PICTURE_TYPES)}")
+        raise HTTPException(415, not_a_picture(media_type(request)))
     if deployed is None:
         raise HTTPException(409, "no model is loaded: start costcert explore with --model")
     return await read_body(request, limits, uploads)

@@ -67,6 +67,8 @@ def server(app: FastAPI) -> uvicorn.Server:
             # the first of them and the table may close another: few enough to leave files to open.
             backlog=max(1, connections // 8),
             ws="none",
+            # There is nothing to start or stop, and a second Ctrl-C would print the traceback of waiting.
+            lifespan="off",
             loop="asyncio",
             http=connection_class(limits, connections),
         )

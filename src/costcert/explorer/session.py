@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,20 @@ from costcert.geometry.ablations import Ablation
 from costcert.geometry.patches import Patch, Rectangle, Square
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
+from costcert.reports.glossary import WORDS
 from costcert.reports.style import looks
+from costcert.reports.tables.layout import Cell
 from costcert.votes.table import Votes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Cache of certificates: ranks and min-ks in all, and patches that it holds at least.
 _CACHED_NUMBERS, _CACHED_PATCHES = 1 << 23, 8
 # Sides of the stickers on the curve, as shares of the image's shorter side.
 _SIDES = (1 / 28, 2 / 28, 4 / 28, 6 / 28, 8 / 28, 11 / 28, 14 / 28)
+# Words of the page that are explained, beside its defenders.
+_WORDS = ("patch", "ballot", "soft ballot", "top k", "rank", "certified", "min-k", "no promise", "defender")
 # The largest k on the curve.
 MAX_K = 20
 
@@ -159,6 +166,7 @@ class Session:
             "defenders": {
                 name: {
                     "title": find(name).title,
+                    "meaning": find(name).meaning,
                     "colour": look.colour,
                     "width": 1.4 * look.width,
                     # matplotlib measures dashes in line widths, a browser in pixels.
@@ -168,6 +176,7 @@ class Session:
                 }
                 for name, look in looks(defenders).items()
             },
+            "words": {word: WORDS[word] for word in _WORDS},
             "sides": sides,
             "pictures": self.pictures is not None,
             "model_name": self.model_name,
@@ -243,13 +252,7 @@ class Session:
             "patch": str(sticker),
             "images": len(certificates),
             "k": list(ks),
-            "defenders": {
-                name: {
-                    "clean": accuracy[accuracy.defender == name].clean.tolist(),
-                    "certified": accuracy[accuracy.defender == name].certified.tolist(),
-                }
-                for name in view.defenders
-            },
+            "defenders": {name: _curve(accuracy[accuracy.defender == name]) for name in view.defenders},
         }
 
     def labelled(self, image: str, label: int | None, kind: str | None) -> LabelledImage:
@@ -260,6 +263,15 @@ class Session:
             raise CostcertError(f"{image!r} could not be read when the votes were cast: it has no ballots")
         votes = view.votes.take([row])
         return LabelledImage(votes if label is None else with_label(votes, label), view.terms, self.mask)
+
+
+def _curve(accuracy: pd.DataFrame) -> dict[str, list[Any]]:
+    """Shares for drawing, and the text that a table has for each: a browser rounds halves otherwise."""
+    curve: dict[str, list[Any]] = {}
+    for name in ("clean", "certified"):
+        curve[name] = accuracy[name].tolist()
+        curve[f"{name}_percent"] = [Cell(share).text for share in curve[name]]
+    return curve
 
 
 def _segments(ablation: Ablation, image_size: ImageSize) -> list[dict[str, list[list[int]]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,8 @@ class _Strips:
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", positive_int(self.width, f"the width of {self.name}"))
         object.__setattr__(self, "stride", positive_int(self.stride, f"the stride of {self.name}"))
+        if not isinstance(self.wrap, bool | np.bool_ | int):
+            raise GeometryError(f"wrap must be true or false, got {self.wrap!r}")
         object.__setattr__(self, "wrap", bool(self.wrap))
         if self.span is None:
             return
@@ -199,6 +201,19 @@ def parse_ablation(text: str) -> Ablation:
     """The ablation spelled `columns:19`, `blocks:75/stride=10/wrap=no`, `rows:4/span=4-24+columns:4`."""
     families = [_parse_family(part.strip()) for part in str(text).split("+")]
     return families[0] if len(families) == 1 else Pooled(*families)
+
+
+def as_ablation(value: Any) -> Ablation:
+    """An ablation from a value or its spelling; a value of another package has the methods of those here."""
+    if isinstance(value, str):
+        return parse_ablation(value)
+    methods = (getattr(value, name, None) for name in ("parts", "regions", "count"))
+    if isinstance(value, type) or not all(map(callable, methods)):
+        raise GeometryError(
+            f"an ablation must be a value like Columns(19) or text like columns:19, got {value!r}"
+        )
+    ablation: Ablation = value
+    return ablation
 
 
 def _parse_family(text: str) -> Columns | Rows | Blocks:

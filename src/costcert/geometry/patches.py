@@ -7,6 +7,7 @@ the model's input. `str()` of a value is its spelling; `parse_patch` reads it ba
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import GeometryError, SpellingError, nearest
-from costcert.geometry.sizes import ImageSize, positive_int, shown
+from costcert.geometry.sizes import ImageSize, as_image_size, positive_int, shown
 
 # In one `Several`; far fewer already touch all mutants.
 MOST_PATCHES = 64
@@ -228,7 +229,7 @@ def parse_patch(text: str, image_size: ImageSize | None = None) -> Patch:
     With an image size, relative sizes become pixels and a patch that does not fit is an error.
     """
     patch = _parse(str(text).strip())
-    return patch if image_size is None else patch.at(image_size)
+    return patch if image_size is None else patch.at(as_image_size(image_size))
 
 
 def _parse(text: str) -> Patch:
@@ -272,6 +273,17 @@ def concrete(patch: Patch | str | int, image_size: ImageSize) -> OnePatch | Seve
             f"a patch must be a value like Square(32) or text like {_EXAMPLES}, got {patch!r}"
         )
     return patch.at(image_size)
+
+
+def as_requested(spellings: Iterable[str], image_size: ImageSize) -> dict[OnePatch | Several, str]:
+    """The patches in pixels, and the names each was requested by: `1% (square:23)`, `2% and square:32`."""
+    requested: dict[OnePatch | Several, list[Patch]] = {}
+    for patch in map(parse_patch, spellings):
+        requested.setdefault(patch.at(image_size), []).append(patch)
+    return {
+        patch: " and ".join(map(str, dict.fromkeys(names))) + ("" if patch in names else f" ({patch})")
+        for patch, names in requested.items()
+    }
 
 
 def places(patch: OnePatch, image_size: ImageSize) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

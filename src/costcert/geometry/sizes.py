@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 from costcert.errors import GeometryError, SpellingError
@@ -16,9 +16,12 @@ LARGEST_SIDE = 16384
 
 def positive_int(value: Any, name: str, at_least: int = 1) -> int:
     """`value` as an int of at least `at_least`; raises a `GeometryError` that calls it `name` otherwise."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = index(value)
+    except TypeError:
+        raise GeometryError(f"{name} must be an integer, got {value!r}") from None
+    if isinstance(value, bool):
         raise GeometryError(f"{name} must be an integer, got {value!r}")
-    number = int(value)
     if number < at_least:
         raise GeometryError(f"{name} must be at least {at_least}, got {number}")
     return number
@@ -45,11 +48,22 @@ def as_image_size(value: Any) -> ImageSize:
     return size
 
 
-def positive_ints(values: int | Iterable[int], name: str) -> list[int]:
+def several(values: Any) -> list[Any]:
+    """One value or several, as a list; a text is one value."""
+    if isinstance(values, str | bytes):
+        return [values]
+    try:
+        return list(values)
+    except TypeError:
+        return [values]
+
+
+def positive_ints(values: Any, name: str) -> list[int]:
     """One positive integer or several, without duplicates."""
-    return list(
-        dict.fromkeys(positive_int(each, name) for each in ([values] if isinstance(values, int) else values))
-    )
+    numbers = list(dict.fromkeys(positive_int(each, name) for each in several(values)))
+    if not numbers:
+        raise GeometryError(f"{name} needs at least one value, got none")
+    return numbers
 
 
 def shown(size: ImageSize) -> str:

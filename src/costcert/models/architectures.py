@@ -67,7 +67,7 @@ def build(
         )
     raise SpellingError(
         f"unknown model {architecture!r}: write timm:NAME, {', '.join(f'strip:{s}' for s in SIZES)}, "
-        "onnx:FILE, or the folder of a trained model"
+        "onnx:FILE, python:MODULE:FUNCTION, or the folder of a trained model"
     )
 
 

@@ -34,7 +34,7 @@ def refuse_batch_dependence(model: Classifier, images: Pixels, regions: Sequence
     if not len(images) or not regions:
         return
     alone = _one_by_one(model, images, regions)
-    others = _extreme_images(images.shape[1:])
+    others = _extreme_images(images)
     mixed = model.in_one_batch(np.concatenate([others, images[::-1]]), regions[::-1])
     batched = (model.in_one_batch(images, regions), mixed[len(others) :][::-1, ::-1])
     largest = float(np.abs(alone, where=np.isfinite(alone), out=np.zeros_like(alone)).max(initial=0.0))
@@ -74,10 +74,13 @@ def probe_images(count: int, shape: tuple[int, ...]) -> Pixels:
     return images
 
 
-def _extreme_images(shape: tuple[int, ...]) -> Pixels:
-    """An image without contrast and one with maximal contrast."""
-    black_and_white = np.random.default_rng(1).integers(0, 2, shape) * 255
-    return np.stack([np.zeros(shape), black_and_white]).astype(np.uint8)
+def _extreme_images(images: Pixels) -> Pixels:
+    """An image without contrast and one with maximal contrast, of the shape and type of these."""
+    shape = images.shape[1:]
+    # Inputs that were normalised elsewhere have no fixed black and white.
+    black, white = (0, 255) if images.dtype == np.uint8 else (images.min(), images.max())
+    two_colours = np.where(np.random.default_rng(1).integers(0, 2, shape), white, black)
+    return np.stack([np.full(shape, black), two_colours]).astype(images.dtype)
 
 
 def _one_by_one(model: Classifier, images: Pixels, regions: Sequence[Region]) -> Logits:

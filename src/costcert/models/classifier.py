@@ -1,4 +1,4 @@
-"""The interface of a classifier (logits of every kept region of every image), and ballots from logits.
+"""The interface of a classifier: logits of every kept region of every image.
 
 Every classifier must follow one rule: the logits of a mutant depend on its kept pixels and their position,
 and on nothing else. They do not change when pixels outside its region are rewritten
@@ -8,22 +8,37 @@ and on nothing else. They do not change when pixels outside its region are rewri
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Region
-from costcert.geometry.sizes import ImageSize
+from costcert.geometry.sizes import ImageSize, shown
+from costcert.votes.ballots import Ballots as Ballots
+from costcert.votes.ballots import Logits as Logits
+from costcert.votes.ballots import ballots_of as ballots_of
 from costcert.votes.defence import Soft as Soft
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = npt.NDArray[np.uint8]
-Logits = npt.NDArray[np.float32]
+
+
+class Pending:
+    """Logits that are computed when they are needed; a subclass may compute them from the beginning."""
+
+    def __init__(self, compute: Callable[[], Logits]) -> None:
+        self._compute = compute
+
+    def result(self) -> Logits:
+        return self._compute()
+
+    def cancel(self) -> None:
+        """Leave out what has not begun: the result is not needed."""
 
 
 class Classifier(ABC):
@@ -41,6 +56,11 @@ class Classifier(ABC):
     ablation: Ablation | None = None
     # The floating-point type it computes in, which decides how far rounding moves logits.
     precision: str = "float32"
+    # Whether `logits` also takes inputs that were normalised elsewhere, as float32 [N, H, W, C].
+    takes_normalised: bool = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_classes} classes, {shown(self.image_size)} input)"
 
     @abstractmethod
     def prepare(self, image: Image) -> Pixels:
@@ -49,6 +69,15 @@ class Classifier(ABC):
     @abstractmethod
     def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
         """Logits [N, R, L] of the mutants of images [N, H, W, C], one mutant per region."""
+
+    def begin(self, images: Pixels, regions: Sequence[Region]) -> Pending:
+        """Begin to compute `logits`, if that is possible beside other work."""
+        return Pending(partial(self.logits, images, regions))
+
+    @property
+    def calls_at_once(self) -> int:
+        """How many calls of `begin` at once keep all cores busy."""
+        return 1
 
     def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
         """The same as `logits`, in as few batches as fit into memory, regardless of the batch size.
@@ -60,63 +89,3 @@ class Classifier(ABC):
     @abstractmethod
     def metadata(self) -> Mapping[str, Any]:
         """For the manifest: name, digest of the weights, preprocessing, how pixels are hidden."""
-
-
-class Ballots(NamedTuple):
-    """Ballots of mutants: a label and a margin each and, if requested, a soft ballot.
-
-    Args:
-        margins: best minus second logit: how far the difference of two logits must move to change the label.
-        cuts: the smallest logit in the soft ballot minus the largest outside it: how far the difference of
-            two logits must move to change which labels the soft ballot holds.
-    """
-
-    labels: npt.NDArray[np.int32]
-    margins: npt.NDArray[np.float32]
-    soft_labels: npt.NDArray[np.int32] | None = None
-    soft_units: npt.NDArray[np.int32] | None = None
-    cuts: npt.NDArray[np.float32] | None = None
-
-
-def ballots_of(logits: Logits, soft: Soft | None = None) -> Ballots:
-    """Ballots from logits [..., L]: the best label (ties to the lowest), the margin and the soft ballot."""
-    if not np.isfinite(logits).all():
-        raise CostcertError("the model outputs NaN or infinite logits: check its weights and its input")
-    labels = logits.argmax(axis=-1).astype(np.int32)
-    margins = _gap_after(logits, 1)
-    if soft is None:
-        return Ballots(labels, margins)
-    if soft.temperature is None:
-        raise CostcertError(
-            "soft ballots need a temperature, but these votes were made elsewhere and do not record it: vote "
-            "again with a temperature"
-        )
-    scaled = logits.astype(np.float64) / soft.temperature
-    share = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
-    share /= share.sum(axis=-1, keepdims=True)
-    best = min(soft.best, logits.shape[-1])
-    order = _best_first(share, best)
-    units = np.floor(np.take_along_axis(share, order, axis=-1) * soft.cap).astype(np.int32)
-    return Ballots(labels, margins, order.astype(np.int32), units, _gap_after(logits, best))
-
-
-def _gap_after(logits: Logits, best: int) -> npt.NDArray[np.float32]:
-    """The `best`-th largest logit minus the next; infinite where there is no next."""
-    if best >= logits.shape[-1]:
-        return np.full(logits.shape[:-1], np.inf, dtype=np.float32)
-    top = np.partition(logits, (-best - 1, -best), axis=-1)
-    return (top[..., -best] - top[..., -best - 1]).astype(np.float32)
-
-
-def _best_first(share: npt.NDArray[np.float64], best: int) -> npt.NDArray[np.int64]:
-    """Labels of the `best` largest shares, largest first, ties to the lowest label.
-
-    The same as the start of a stable sort, without sorting all labels.
-    """
-    smallest = np.partition(share, -best, axis=-1)[..., -best, None]
-    larger, equal = share > smallest, share == smallest
-    missing = best - larger.sum(axis=-1, keepdims=True)
-    chosen = larger | (equal & (equal.cumsum(axis=-1) <= missing))
-    labels = chosen.nonzero()[-1].reshape(*share.shape[:-1], best)
-    order = np.argsort(-np.take_along_axis(share, labels, axis=-1), axis=-1, kind="stable")
-    return np.take_along_axis(labels, order, axis=-1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -12,10 +14,11 @@ from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.models.architectures import build, timm_preprocessing, view_of
 from costcert.models.callables import CallableNetwork, Function, function_name
-from costcert.models.checkpoints import adapt_weights, class_count, load_weights, read_weights
+from costcert.models.checkpoints import adapt_weights, class_count, digest, load_weights, read_weights
 from costcert.models.mutants import Mutants
 from costcert.models.onnx import OnnxNetwork
 from costcert.models.preprocessing import Preprocessing, per_channel
+from costcert.models.python_names import PYTHON, failure, find_named
 from costcert.models.saved import CARD, load_saved
 from costcert.models.shipped import model_folder
 from costcert.models.torch_classifier import TorchClassifier
@@ -50,11 +53,13 @@ class _InputOptions(NamedTuple):
         if self.preprocessing is not None:
             return self.preprocessing
         if self.image_size is None:
-            raise CostcertError(f"{name} does not store its input size: pass image_size")
+            raise CostcertError(
+                f"{name} does not store its input size: pass image_size (--image-size), as in 224 or 32x48"
+            )
         if not raw and (self.mean is None or self.std is None):
             raise CostcertError(
-                f"{name} does not store how pixels are normalised: pass mean and std (0 and 1 for pixels "
-                "between 0 and 1)"
+                f"{name} does not store how pixels are normalised: pass mean and std (--mean and --std; 0 "
+                "and 1 for pixels between 0 and 1)"
             )
         return Preprocessing(
             as_image_size(self.image_size),
@@ -86,8 +91,9 @@ def load_model(
 
     Args:
         model: `timm:NAME`, `strip:SIZE`, `onnx:FILE`, a folder that `costcert train` wrote, `shipped:NAME`
-            for a model in the package, a torch module (normalised [M, C, H, W] to logits), or a function
-            (images [M, H, W, C] to logits; uint8, or normalised if `mean` and `std` are given).
+            for a model in the package, a torch module (normalised [M, C, H, W] to logits), a function
+            (images [M, H, W, C] to logits; uint8, or normalised if `mean` and `std` are given), or
+            `python:package.module:name` for a function or torch module by its name, whose code is run.
         checkpoint: weights for `timm:` and `strip:`, a safetensors file or a torch file of weights alone.
             Model and checkpoint may be URLs.
         num_classes: of the data; a model with another number is refused.
@@ -95,20 +101,28 @@ def load_model(
         hide: how pixels are hidden: `zero`, `black`, `mean`, `drop-tokens` or `crop`. By default as the
             model was trained, or `crop` for strip networks, `black` for raw pixels and `zero` otherwise.
         ablation: the one the model was trained on, if known; required for `crop`.
-        image_size, channels, mean, std: of the input, for models that do not store them.
+        image_size: of the input; this and the next three are for models that do not store them.
+        channels: of the input.
+        mean: per channel.
+        std: the standard deviation per channel.
         preprocessing: replaces these four, and sets how images are resized.
         pretrained: load timm's weights; nothing is ever downloaded otherwise.
-        device, batch_size, autocast: as for `TorchClassifier`.
+        device: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto` for the fastest one available.
+        batch_size: mutants per batch.
+        autocast: half precision where it is safe.
     """
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
     given = _InputOptions(image_size, channels, mean, std, preprocessing)
     weights = {"checkpoint": checkpoint, "pretrained": pretrained}
     if isinstance(model, nn.Module):
         _refuse("a torch module", **weights)
-        loaded = _module(model, hide, kept, given)
+        loaded = _module(model, hide, kept, given, f"torch:{type(model).__name__}")
     elif callable(model):
         _refuse("a function", **weights)
-        loaded = _function(model, hide, given)
+        loaded = _function(model, hide, given, function_name(model))
+    elif str(model).startswith(PYTHON):
+        _refuse("a Python function", **weights)
+        loaded = _named(str(model), hide, kept, given)
     elif str(model).startswith(ONNX):
         _refuse("an ONNX file", **weights)
         loaded = _onnx(str(model), hide, given, device)
@@ -125,18 +139,19 @@ def load_model(
     else:
         _refuse(f"{model} (use preprocessing)", mean=mean, std=std)
         loaded = _spelled(str(model), checkpoint, pretrained, num_classes, hide, kept, given)
-    classifier = TorchClassifier(
-        loaded.mutants,
-        loaded.preprocessing,
-        name=loaded.name,
-        class_names=class_names if loaded.class_names is None else loaded.class_names,
-        device=device,
-        batch_size=batch_size,
-        autocast=autocast,
-        ablation=loaded.ablation,
-        precision=loaded.precision,
-        weights_digest=loaded.digest,
-    )
+    with _naming_errors_of(model):
+        classifier = TorchClassifier(
+            loaded.mutants,
+            loaded.preprocessing,
+            name=loaded.name,
+            class_names=class_names if loaded.class_names is None else loaded.class_names,
+            device=device,
+            batch_size=batch_size,
+            autocast=autocast,
+            ablation=loaded.ablation,
+            precision=loaded.precision,
+            weights_digest=loaded.digest,
+        )
     if num_classes is not None and classifier.num_classes != num_classes:
         raise CostcertError(
             f"{loaded.name} has {classifier.num_classes} classes, but {num_classes} are requested: use a "
@@ -147,8 +162,21 @@ def load_model(
 
 def _refuse(kind: str, **options: Any) -> None:
     for name, value in options.items():
-        if value not in (None, False):
+        if value is not None and value is not False:
             raise CostcertError(f"{kind} takes no {name}: leave it out")
+
+
+@contextmanager
+def _naming_errors_of(model: object) -> Iterator[None]:
+    """One sentence about an error in code that is given by name; a caller's own object raises as it is."""
+    try:
+        yield
+    except CostcertError:
+        raise
+    except Exception as error:
+        if not str(model).startswith(PYTHON):
+            raise
+        raise failure(str(model), "fails on random images", error) from error
 
 
 def trained_folder(model: str | Location) -> Location | None:
@@ -164,9 +192,9 @@ def trained_folder(model: str | Location) -> Location | None:
 
 
 def _folder(folder: Location, hide: str | None) -> _Loaded:
-    mutants, card, digest = load_saved(folder, hide=hide)
+    mutants, card, known = load_saved(folder, hide=hide)
     ablation = parse_ablation(card.ablation)
-    return _Loaded(mutants, card.preprocessing, card.architecture, digest, ablation, card.class_names)
+    return _Loaded(mutants, card.preprocessing, card.architecture, known, ablation, card.class_names)
 
 
 def _spelled(
@@ -219,26 +247,42 @@ def _onnx(spelling: str, hide: str | None, given: _InputOptions, device: str) ->
     return loaded._replace(precision=network.precision)
 
 
-def _function(function: Function, hide: str | None, given: _InputOptions) -> _Loaded:
-    name = function_name(function)
+def _named(spelling: str, hide: str | None, ablation: Ablation | None, given: _InputOptions) -> _Loaded:
+    """`python:package.module:name`; another source file, or other weights of a module, are another model."""
+    value, source = find_named(spelling)
+    if not isinstance(value, nn.Module):
+        return _function(value, hide, given, spelling, source)
+    loaded = _module(value, hide, ablation, given, spelling)
+    both = hashlib.sha256(f"{source}\n{digest(value)}".encode()).hexdigest()
+    return loaded._replace(digest=f"sha256:{both}")
+
+
+def _function(
+    function: Function,
+    hide: str | None,
+    given: _InputOptions,
+    name: str,
+    source: str = "unknown: a Python function",
+) -> _Loaded:
     network = CallableNetwork(function)
-    return _not_torch(network, hide, given.resolved(name, raw=True), name, "unknown: a Python function")
+    return _not_torch(network, hide, given.resolved(name, raw=True), name, source)
 
 
 def _not_torch(
-    network: nn.Module, hide: str | None, preprocessing: Preprocessing, name: str, digest: str
+    network: nn.Module, hide: str | None, preprocessing: Preprocessing, name: str, identity: str
 ) -> _Loaded:
     """A network that is not a torch module, which takes images of full size only."""
     hide = hide or ("black" if preprocessing.mean is None else "zero")
     if hide == "crop":
         raise CostcertError(f"{name} cannot take crops: hide pixels as zero, black or mean")
     return _Loaded(
-        Mutants(network, view_of(hide, network, preprocessing, None, name)), preprocessing, name, digest
+        Mutants(network, view_of(hide, network, preprocessing, None, name)), preprocessing, name, identity
     )
 
 
-def _module(network: nn.Module, hide: str | None, ablation: Ablation | None, given: _InputOptions) -> _Loaded:
-    name = f"torch:{type(network).__name__}"
+def _module(
+    network: nn.Module, hide: str | None, ablation: Ablation | None, given: _InputOptions, name: str
+) -> _Loaded:
     config = getattr(network, "pretrained_cfg", None)
     if given.preprocessing is None and given.mean is None and isinstance(config, dict):
         preprocessing = timm_preprocessing(config, given.image_size, given.channels)

@@ -52,6 +52,10 @@ class OnnxNetwork(nn.Module):
         self.channels = channels
         self.image_size: ImageSize | None = None if height is None or width is None else (height, width)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnnxNetwork:
+        """Itself: a session may be used by several threads at once, and nothing else changes."""
+        return self
+
     @property
     def takes_raw_pixels(self) -> bool:
         return self._dtype is np.uint8
@@ -131,6 +135,8 @@ def _session(file: Path, path: Location, device: str) -> Any:
     options = runtime.SessionOptions()
     options.use_deterministic_compute = True
     options.log_severity_level = 3
+    # Batches run side by side instead (side_by_side.py).
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
         return runtime.InferenceSession(file, options, providers=[provider])
     except Exception as error:

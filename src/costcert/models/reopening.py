@@ -16,6 +16,7 @@ from costcert.geometry.sizes import ImageSize, as_image_size, shown
 from costcert.models.classifier import Classifier
 from costcert.models.loading import ONNX, load_model, trained_folder
 from costcert.models.preprocessing import Preprocessing
+from costcert.models.python_names import PYTHON
 from costcert.store.locations import Location
 
 _RECORDED = ("name", "digest", "preprocessing", "hide", "precision")
@@ -35,11 +36,12 @@ def model_that_voted(
     """The model of this spelling; raises if it is not the one that voted.
 
     Args:
-        spelling: as for `load_model`.
+        spelling: as for `load_model`, from the user; a recorded name is only compared, never loaded.
         recorded: the metadata of the model that voted, `manifest["made"]["model"]`.
         num_classes, class_names, ablation, image_size: of the votes.
         checkpoint: weights for `timm:` and `strip:`.
     """
+    _refuse_inputs(recorded)
     missing = [field for field in _RECORDED if not recorded.get(field)]
     if missing:
         raise CostcertError(
@@ -48,7 +50,7 @@ def model_that_voted(
         )
     preprocessing = Preprocessing.from_json(recorded["preprocessing"])
     kwargs: dict[str, Any] = {}
-    if spelling.startswith(ONNX) or trained_folder(spelling) is None:
+    if spelling.startswith((ONNX, PYTHON)) or trained_folder(spelling) is None:
         # The folder of a trained model stores these itself.
         kwargs = {"preprocessing": preprocessing, "ablation": ablation}
     model = load_model(
@@ -81,6 +83,7 @@ def refuse_other_model(
     Args:
         spelling: the model's spelling in the error message.
     """
+    _refuse_inputs(recorded)
     found, expected = _flat(model.metadata()), _flat(recorded)
     found["image size"], expected["image size"] = shown(model.image_size), shown(as_image_size(image_size))
     if class_names is not None and model.class_names is not None:
@@ -95,6 +98,15 @@ def refuse_other_model(
                 f"{field} is {found.get(field)!r}, not {value!r}: certificates of one model do not hold for "
                 "another"
             )
+
+
+def _refuse_inputs(recorded: Mapping[str, Any]) -> None:
+    """Raise if the votes are of inputs that the caller prepared: no model says how pictures become those."""
+    if "preprocessing" in recorded and recorded["preprocessing"] is None:
+        raise CostcertError(
+            "these votes do not record the preprocessing of their model, because they were cast on inputs "
+            "that were normalised elsewhere (a DataLoader, or float arrays): vote on the pictures themselves"
+        )
 
 
 def _flat(metadata: Mapping[str, Any]) -> dict[str, Any]:

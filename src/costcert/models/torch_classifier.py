@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,21 @@ from torch import Tensor, nn
 
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Region, Segment
-from costcert.geometry.sizes import positive_int
+from costcert.geometry.sizes import positive_int, shown
 from costcert.models.batch_dependence import probe_images, refuse_batch_dependence
 from costcert.models.checkpoints import digest
-from costcert.models.classifier import Classifier, Logits, Pixels
+from costcert.models.classifier import Classifier, Logits, Pending, Pixels
 from costcert.models.crops import Crops
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
+from costcert.models.side_by_side import SideBySide, lanes
 
 # Input pixels per batch by default; batches shrink when memory runs out.
 _PIXELS_PER_BATCH = {"cpu": 1 << 19, "mps": 1 << 22, "cuda": 1 << 24}
 _LARGEST_BATCH = {"cpu": 512, "mps": 2048, "cuda": 8192}
+
+# An image and a region of it, by number.
+Pair = tuple[int, int]
 
 # Random probe images that a new model is evaluated on.
 _PROBE_IMAGES = 2
@@ -71,6 +76,8 @@ class TorchClassifier(Classifier):
         self.autocast = autocast
         self.ablation = ablation
         dtype = self._half() if autocast else torch.float32
+        # A network that takes raw pixels normalises them itself.
+        self.takes_normalised = preprocessing.mean is not None
         self.precision = precision or str(dtype).removeprefix("torch.")
         self._digest = weights_digest
         _refuse_batch_statistics(mutants.network, name)
@@ -79,6 +86,12 @@ class TorchClassifier(Classifier):
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise CostcertError(f"got {len(self.class_names)} class names for {self.num_classes} classes")
         refuse_batch_dependence(self, self._probe_images(), self._probe_regions())
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.name}: {self.num_classes} classes, {shown(self.image_size)} input, "
+            f"{'grey' if self.channels == 1 else 'RGB'}, hide={self.mutants.view.hide}, on {self.device})"
+        )
 
     def prepare(self, image: Image) -> Pixels:
         return self.preprocessing.prepare(image)
@@ -95,74 +108,62 @@ class TorchClassifier(Classifier):
         }
 
     def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
-        return self._evaluate(images, regions)
+        return self.begin(images, regions).result()
+
+    def begin(self, images: Pixels, regions: Sequence[Region]) -> Pending:
+        return _Evaluation(self, images, regions)
 
     def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
-        return self._evaluate(images, regions, batch_size=len(images) * len(regions))
+        return _Evaluation(self, images, regions, len(images) * len(regions)).result()
 
-    def _evaluate(self, images: Pixels, regions: Sequence[Region], batch_size: int | None = None) -> Logits:
-        """Logits [N, R, L], in batches of `batch_size` instead of the classifier's own if given."""
+    @property
+    def calls_at_once(self) -> int:
+        # A call has eight batches or more, unless it evaluates few mutants.
+        return 1 + -(-lanes() // 8) if self.device.type == "cpu" else 1
+
+    def as_input(self, images: Pixels) -> Tensor:
+        """The images as the network gets them."""
         expected = (*self.image_size, self.channels)
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
+        normalised = self.takes_normalised and images.dtype == np.float32
+        if (images.dtype != np.uint8 and not normalised) or images.ndim != 4 or images.shape[1:] != expected:
             raise CostcertError(
                 f"{self.name} takes uint8 pixels of shape [images, {', '.join(map(str, expected))}], "
                 f"got {images.dtype} of shape {list(images.shape)}"
             )
-        logits = np.empty((len(images), len(regions), self.num_classes), dtype=np.float32)
-        with self._deterministic():
-            # A copy, so that no network can modify the caller's images.
-            pixels = self.preprocessing.normalise(
-                torch.tensor(np.ascontiguousarray(images), device=self.device)
-            )
-            for members in self.mutants.view.groups(regions):
-                self._evaluate_group(logits, pixels, regions, members, batch_size)
-        return logits
+        # A copy, so that no network can modify the caller's images.
+        pixels = torch.tensor(np.ascontiguousarray(images), device=self.device)
+        if normalised:
+            return pixels.permute(0, 3, 1, 2).contiguous()
+        return self.preprocessing.normalise(pixels)
 
-    def _evaluate_group(
-        self,
-        logits: Logits,
-        pixels: Tensor,
-        regions: Sequence[Region],
-        members: list[int],
-        batch_size: int | None,
-    ) -> None:
-        """Write the logits of these regions of all images into `logits`; a batch may span several images."""
-        pairs = [(image, region) for image in range(len(pixels)) for region in members]
-        done = 0
-        while done < len(pairs):
-            size = batch_size or self.batch_size or self._default_batch_size(regions[members[0]])
-            batch = pairs[done : done + size]
-            output = self._forward(pixels, regions, batch)
-            if output is None:
-                smaller = self._smaller_batch(len(batch))
-                if batch_size is None:
-                    self.batch_size = smaller
-                else:
-                    batch_size = smaller
-                continue
-            if output.shape != (len(batch), self.num_classes):
-                raise CostcertError(
-                    f"{self.name} returns shape {list(output.shape)} for {len(batch)} mutants, expected one "
-                    f"row of {self.num_classes} logits per mutant"
-                )
-            rows, columns = (list(column) for column in zip(*batch, strict=True))
-            logits[rows, columns] = output.float().cpu().numpy()
-            done += len(batch)
-
-    def _forward(
-        self, pixels: Tensor, regions: Sequence[Region], pairs: list[tuple[int, int]]
+    def forward(
+        self, mutants: Mutants, pixels: Tensor, regions: Sequence[Region], pairs: list[Pair]
     ) -> Tensor | None:
-        """The logits of these pairs of image and region, or None if they do not fit into memory."""
+        """The logits of these pairs of image and region, or None if they do not fit into memory.
+
+        Args:
+            mutants: the classifier's own, or a copy for the calling thread.
+        """
         images = torch.tensor([image for image, _ in pairs], device=self.device)
         try:
-            logits: Tensor = self.mutants(pixels, [regions[region] for _, region in pairs], images)
+            with (
+                _FULL_PRECISION,
+                torch.inference_mode(),
+                torch.autocast(self.device.type, dtype=self._half(), enabled=self.autocast),
+            ):
+                logits: Tensor = mutants(pixels, [regions[region] for _, region in pairs], images)
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
             return None
         return logits
 
-    def _smaller_batch(self, failed: int) -> int:
+    def use_evaluation_mode(self) -> None:
+        """No batch statistics, and nothing random."""
+        self.mutants.eval()
+        _refuse_training_mode(self.mutants.network, self.name)
+
+    def smaller_batch(self, failed: int) -> int:
         if failed == 1:
             raise self._memory_error()
         if self.device.type == "cuda":
@@ -175,16 +176,17 @@ class TorchClassifier(Classifier):
             "device"
         )
 
-    def _default_batch_size(self, region: Region) -> int:
+    def default_batch_size(self, region: Region) -> int:
         kind = self.device.type if self.device.type in _LARGEST_BATCH else "cpu"
         fits = max(_PIXELS_PER_BATCH[kind] // self.mutants.view.area(region), 8)
         return min(1 << (fits.bit_length() - 1), _LARGEST_BATCH[kind])
 
     def _count_classes(self) -> int:
         """The number of logits of a forward pass."""
-        with self._deterministic():
-            pixels = self.preprocessing.normalise(torch.tensor(self._probe_images(), device=self.device))
-            output = self._forward(pixels, self._probe_regions(), [(0, 0)])
+        self.use_evaluation_mode()
+        output = self.forward(
+            self.mutants, self.as_input(self._probe_images()), self._probe_regions(), [(0, 0)]
+        )
         if output is None:
             raise self._memory_error()
         if output.ndim != 2 or len(output) != 1:
@@ -207,31 +209,124 @@ class TorchClassifier(Classifier):
             for index, (down, across) in enumerate(shapes)
         ]
 
-    @contextmanager
-    def _deterministic(self) -> Iterator[None]:
-        """The same logits on every run: no batch statistics, no autotuning of algorithms, and no reduced
-        precision unless requested."""
-        self.mutants.eval()
-        _refuse_training_mode(self.mutants.network, self.name)
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            with (
-                torch.inference_mode(),
-                torch.backends.cudnn.flags(
-                    enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-                ),
-                torch.autocast(self.device.type, dtype=self._half(), enabled=self.autocast),
-            ):
-                yield
-        finally:
-            torch.set_float32_matmul_precision(precision)
-
     def _half(self) -> torch.dtype:
         narrow = self.device.type == "mps" or (
             self.device.type == "cuda" and not torch.cuda.is_bf16_supported()
         )
         return torch.float16 if narrow else torch.bfloat16
+
+
+class _Evaluation(Pending):
+    """Logits of mutants in batches, which may span several images.
+
+    Batches are cut the same way whatever the number of cores, so that logits are the same bytes.
+
+    Args:
+        batch_size: instead of the classifier's own.
+    """
+
+    def __init__(
+        self,
+        classifier: TorchClassifier,
+        images: Pixels,
+        regions: Sequence[Region],
+        batch_size: int | None = None,
+    ) -> None:
+        self._classifier, self._regions, self._batch_size = classifier, regions, batch_size
+        classifier.use_evaluation_mode()
+        self._pixels = classifier.as_input(images)
+        self._shape = (len(images), len(regions), classifier.num_classes)
+        pairs = [
+            [(image, region) for image in range(len(images)) for region in group]
+            for group in classifier.mutants.view.groups(regions)
+        ]
+        self._begun = [(each, *self._begin(each)) for each in pairs if each]
+
+    def result(self) -> Logits:
+        logits = np.empty(self._shape, dtype=np.float32)
+        for pairs, batches, outputs in self._begun:
+            done = 0
+            while done < len(pairs):
+                for batch, output in zip(batches, outputs, strict=True):
+                    if output is None:
+                        self._shrink(len(batch))
+                        break
+                    self._store(logits, batch, output)
+                    done += len(batch)
+                else:
+                    break
+                batches, outputs = self._begin(pairs[done:])
+        return logits
+
+    def cancel(self) -> None:
+        for _, _, outputs in self._begun:
+            if isinstance(outputs, SideBySide):
+                outputs.cancel()
+
+    def _begin(self, pairs: list[Pair]) -> tuple[list[list[Pair]], Iterable[Tensor | None]]:
+        """Batches of these pairs, and the logits of each; on a CPU they are computed from now on."""
+        classifier = self._classifier
+        size = (
+            self._batch_size
+            or classifier.batch_size
+            or classifier.default_batch_size(self._regions[pairs[0][1]])
+        )
+        batches = [pairs[start : start + size] for start in range(0, len(pairs), size)]
+        if classifier.device.type == "cpu":
+            return batches, SideBySide(self._forward, classifier.mutants, batches)
+        return batches, (self._forward(classifier.mutants, batch) for batch in batches)
+
+    def _forward(self, mutants: Mutants, batch: list[Pair]) -> Tensor | None:
+        return self._classifier.forward(mutants, self._pixels, self._regions, batch)
+
+    def _shrink(self, failed: int) -> None:
+        smaller = self._classifier.smaller_batch(failed)
+        if self._batch_size is None:
+            self._classifier.batch_size = smaller
+        else:
+            self._batch_size = smaller
+
+    def _store(self, logits: Logits, batch: list[Pair], output: Tensor) -> None:
+        if output.shape != (len(batch), logits.shape[2]):
+            raise CostcertError(
+                f"{self._classifier.name} returns shape {list(output.shape)} for {len(batch)} mutants, "
+                f"expected one row of {logits.shape[2]} logits per mutant"
+            )
+        rows, columns = (list(column) for column in zip(*batch, strict=True))
+        logits[rows, columns] = output.float().cpu().numpy()
+
+
+class _FullPrecision:
+    """No autotuning of algorithms and no reduced precision unless requested.
+
+    These are settings of the process: the first thread that evaluates makes them, the last one undoes them.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._settings = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._settings.callback(
+                    torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()
+                )
+                torch.set_float32_matmul_precision("highest")
+                self._settings.enter_context(
+                    torch.backends.cudnn.flags(
+                        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+                    )
+                )
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._settings.close()
+
+
+_FULL_PRECISION = _FullPrecision()
 
 
 def _probe_segment(index: int, length: int, axis_length: int) -> Segment:
@@ -247,6 +342,11 @@ def resolve_device(device: str | torch.device) -> torch.device:
         )
     try:
         resolved = torch.device(device)
+    except RuntimeError:
+        raise CostcertError(
+            f"unknown device {str(device)!r}: use cpu, cuda, mps, or auto for the fastest one available"
+        ) from None
+    try:
         torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise CostcertError(

@@ -2,11 +2,15 @@
 
 A torchvision built for CUDA fails to import with a CPU build of torch, because two of its operators are not
 registered. This package uses neither of them, so declaring their schemas is enough.
+
+After `import_torchvision()` a plain `import torchvision` works in the same process, also in other packages;
+only `torchvision.ops.nms` and reading images with `torchvision.io` do not.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +33,10 @@ def import_torchvision() -> ModuleType:
         return _import("torchvision")
     except RuntimeError as error:
         if _MISSING not in str(error):
-            raise
+            raise CostcertError(
+                f"torchvision {version('torchvision')} cannot be imported beside torch {version('torch')} "
+                f"({str(error).splitlines()[0].rstrip('.')}): install a pair of the same release"
+            ) from error
     _declare_operators()
     return _import("torchvision")
 

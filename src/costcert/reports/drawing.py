@@ -1,6 +1,6 @@
 """Drawings of single images as SVG: the patch on the image, the ballots, and the votes of the labels.
 
-The colours are those of Okabe and Ito.
+The colours are those of Okabe and Ito. A page may set others for a dark background, by the names below.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import numpy.typing as npt
 
 from costcert.geometry.patches import OnePatch, Several
 from costcert.reports.examples import Bar, Example
+from costcert.reports.figures.layout import shortened
 from costcert.reports.rendering import data_url
 
-TRUE, ATTACKER, OTHER, INK, QUIET = "#0072B2", "#D55E00", "#c9ced4", "#1f2328", "#646b73"
+TRUE, ATTACKER, OTHER = "var(--true, #0072B2)", "var(--attack, #D55E00)", "var(--other, #8b949e)"
+QUIET, PAPER, EMPTY = "var(--quiet, #5a616a)", "var(--paper, #fff)", "var(--soft, #f3f5f7)"
 # Colours of the strongest rivals, in order.
 RIVALS = ("#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 
 _SIDE = 224
 # With more ballots than this each would be thinner than a line.
 _MOST_DRAWN = 448
+# Letters of a name beside a bar.
+_LONGEST = 15
 
 
 def picture(example: Example, number: str) -> str:
@@ -41,17 +45,21 @@ def picture(example: Example, number: str) -> str:
     strip, bottom = _strip(example, wide, tall + 10)
     description = f"{example.name(example.truth)}, with the patch at its worst place and the ballots below"
     return (
-        f'<svg viewBox="-2 -2 {_SIDE + 4} {bottom + 4:.0f}" role="img" aria-label="{escape(description)}">'
+        f'<svg viewBox="-2 -2 {_SIDE + 4} {bottom + 4:.0f}" fill="currentColor" role="img" '
+        f'aria-label="{escape(description)}">'
         f"{_hatch(number)}{image}{outlines}{strip}</svg>"
     )
 
 
 def bars(example: Example, number: str) -> str:
-    """Bars of the clean votes of the strongest labels, and the votes that the attacker adds."""
+    """Bars of the clean votes of the strongest labels, and the votes that the attacker adds.
+
+    The numbers are in a column of their own, which the dashed line does not cross.
+    """
     shown = example.bars()
     colours = _colours(example)
     most = max(bar.clean + bar.added for bar in shown) or 1.0
-    step, left, length = 26, 148, 180
+    step, left, length, right = 26, 130, 120, 350
     parts = []
     for row, bar in enumerate(shown):
         y = 20 + row * step
@@ -60,21 +68,24 @@ def bars(example: Example, number: str) -> str:
         colour = TRUE if bar.is_true else colours.get(bar.name, OTHER)
         parts.append(
             f'<text x="{left - 8}" y="{y + 12}" text-anchor="end" font-weight="{weight}">'
-            f"{escape(_short(bar.name))}</text>"
+            f"{escape(shortened(bar.name, _LONGEST))}<title>{escape(bar.name)}</title></text>"
             f'<rect x="{left}" y="{y}" width="{clean:.1f}" height="16" fill="{colour}"/>'
             f'<rect x="{left + clean:.1f}" y="{y}" width="{added:.1f}" height="16" '
             f'fill="url(#hatch-{number}-bars)" stroke="{ATTACKER}" stroke-width="{1 if added else 0}"/>'
-            f'<text x="{left + clean + added + 5:.1f}" y="{y + 12}" fill="{QUIET}">{_count(bar)}</text>'
+            f'<text x="{right}" y="{y + 12}" text-anchor="end" fill="{QUIET}">{escape(_count(bar))}</text>'
         )
     level = left + shown[0].clean / most * length
     bottom = 20 + len(shown) * step
-    parts.append(f'<path d="M{level:.1f} 14V{bottom}" stroke="{INK}" stroke-dasharray="3 3"/>')
+    parts.append(
+        f'<path class="level" d="M{level:.1f} 16V{bottom - 4}" stroke="currentColor" stroke-dasharray="3 3"/>'
+    )
     description = "Votes: " + ", ".join(f"{bar.name} {_count(bar)}" for bar in shown)
     return (
-        f'<svg viewBox="0 0 390 {bottom + 4}" role="img" aria-label="{escape(description)}" font-size="12">'
+        f'<svg viewBox="0 0 {right} {bottom + 4}" fill="currentColor" role="img" '
+        f'aria-label="{escape(description)}" font-size="13.5">'
         f"{_hatch(f'{number}-bars')}"
-        f'<text x="{left}" y="10" fill="{QUIET}" font-size="11">clean votes + votes of the attacker</text>'
-        f"{''.join(parts)}</svg>"
+        f'<text x="{right}" y="10" text-anchor="end" fill="{QUIET}" font-size="12.5">'
+        f"clean votes + the attacker’s</text>{''.join(parts)}</svg>"
     )
 
 
@@ -102,7 +113,7 @@ def _strip(example: Example, wide: float, top: float) -> tuple[str, float]:
         colour = TRUE if label == example.truth else colours.get(example.name(label), OTHER)
         cells.append(
             f'<rect x="{x:.2f}" y="{top:.0f}" width="{cell:.2f}" height="16" fill="{colour}" '
-            f'stroke="#fff" stroke-width="{min(1.0, cell / 8):.2f}"><title>{index}: '
+            f'stroke="{PAPER}" stroke-width="{min(1.0, cell / 8):.2f}"><title>{index}: '
             f"{escape(example.name(label))}</title></rect>"
         )
         if index in touched:
@@ -125,7 +136,7 @@ def _single(example: Example) -> OnePatch:
 def _hatch(name: str) -> str:
     return (
         f'<defs><pattern id="hatch-{name}" width="5" height="5" patternUnits="userSpaceOnUse" '
-        f'patternTransform="rotate(45)"><rect width="5" height="5" fill="#fff" fill-opacity=".75"/>'
+        f'patternTransform="rotate(45)"><rect width="5" height="5" fill="{PAPER}" fill-opacity=".75"/>'
         f'<line x1="0" y1="0" x2="0" y2="5" stroke="{ATTACKER}" stroke-width="3"/></pattern></defs>'
     )
 
@@ -133,7 +144,7 @@ def _hatch(name: str) -> str:
 def _image(pixels: npt.NDArray[np.uint8] | None, wide: float, tall: float) -> str:
     if pixels is None:
         return (
-            f'<rect width="{wide:.0f}" height="{tall:.0f}" fill="#f2f4f6" stroke="{OTHER}"/>'
+            f'<rect width="{wide:.0f}" height="{tall:.0f}" fill="{EMPTY}" stroke="{OTHER}"/>'
             f'<text x="{wide / 2:.0f}" y="{tall / 2:.0f}" text-anchor="middle" font-size="11" fill="{QUIET}">'
             "image not available</text>"
         )
@@ -156,10 +167,12 @@ def _embedded(pixels: npt.NDArray[np.uint8]) -> str:
     return data_url(file.getvalue(), f"image/{file_format.lower()}")
 
 
-def _short(name: str, most: int = 17) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
-
-
 def _count(bar: Bar) -> str:
-    clean = f"{bar.clean:.4g}"
-    return f"{clean} + {bar.added:.3g}" if bar.added else clean
+    return f"{_votes(bar.clean)} + {_votes(bar.added)}" if bar.added else _votes(bar.clean)
+
+
+def _votes(votes: float) -> str:
+    """A number of votes; those of soft ballots are fractions, of which two digits matter to a reader."""
+    if 0 < votes < 0.005:
+        return "<0.01"
+    return f"{votes:.0f}" if votes == int(votes) else f"{votes:.2f}"

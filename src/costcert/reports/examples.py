@@ -12,8 +12,8 @@ from costcert.certification.witnesses import Witness, strongest
 from costcert.errors import CostcertError
 from costcert.geometry.patches import OnePatch, Several, concrete
 from costcert.reports.results import Results
-from costcert.store.certificates import CertificatesFolder
-from costcert.store.votes import VotesFolder
+from costcert.store.certificates import CertificatesSource
+from costcert.store.votes import VotesSource
 from costcert.votes.table import Votes
 
 Pixels = npt.NDArray[np.uint8]
@@ -83,25 +83,38 @@ class Example:
         ]
 
 
-def choose(folder: CertificatesFolder, defender: str) -> dict[str, str]:
-    """Image ids and the reason of the choice: best, typical and worst min-k for this defender."""
+def just_misses(k: int) -> str:
+    """The reason of an image that a patch pushes out of the top k, but not far."""
+    return f"just misses the top {k}" if k > 1 else "just misses the first place"
+
+
+def choose(folder: CertificatesSource, defender: str, patch: str, k: int) -> dict[str, str]:
+    """Image ids and the reason of the choice: best, typical and worst min-k for this defender.
+
+    The first are those that just miss a certificate for the top k against this patch.
+    """
     patches = [patch for name, patch in folder.keys if name == defender]
     parts = [
         (
             part.image_ids,
             part.rank(defender, patches[0]),
+            part.rank(defender, patch),
+            part.min_k(defender, patch),
             sum(np.log(part.min_k(defender, patch)) for patch in patches),
         )
         for part in folder.shards()
     ]
     # Images are sorted by min-k against all patches: with a single patch many images would be equally good.
-    names, rank, difficulty = (np.concatenate(column) for column in zip(*parts, strict=True))
+    names, rank, clean, min_k, difficulty = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((rank, difficulty))
+    missing = order[(clean[order] <= k) & (min_k[order] > k) & (min_k[order] < folder.num_classes)]
+    missing = missing[np.argsort(min_k[missing], kind="stable")]
     right = order[rank[order] == 1]
     middle = len(order) // 2
     groups = [
-        ("best", order[:2]),
-        ("typical", order[middle : middle + 2]),
+        (just_misses(k), missing[:2]),
+        ("best", order[:1]),
+        ("typical", order[middle : middle + 1]),
         ("right without a sticker, but worst certified", right[::-1][:1]),
         ("worst", order[::-1][:1]),
     ]
@@ -114,8 +127,8 @@ def choose(folder: CertificatesFolder, defender: str) -> dict[str, str]:
 
 def examples(
     results: Results,
-    folder: CertificatesFolder,
-    votes: VotesFolder,
+    folder: CertificatesSource,
+    votes: VotesSource,
     chosen: Mapping[str, str],
     patch: str,
     pictures: Mapping[str, Pixels],
@@ -142,8 +155,8 @@ def examples(
     for name in chosen:
         if name not in ballots:
             raise CostcertError(
-                f"{votes.folder} does not contain the image {name!r}: pass the votes that were certified in "
-                f"{folder.folder}"
+                f"{votes.path} does not contain the image {name!r}: pass the votes that were certified in "
+                f"{folder.path}"
             )
     wanted = concrete(patch, votes.image_size)
     ties = results.classifier.ties

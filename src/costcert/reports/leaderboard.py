@@ -8,6 +8,7 @@ from costcert.errors import CostcertError
 from costcert.geometry.patches import concrete
 from costcert.reports.published import Published
 from costcert.reports.results import Results
+from costcert.reports.tables.as_markdown import escaped, markdown
 from costcert.reports.tables.comparison import METRICS, Comparison, Entry
 from costcert.reports.tables.layout import UNKNOWN, PaperTable, Row, with_best
 
@@ -63,6 +64,12 @@ def leaderboard(
         notes=comparison.notes,
         confidence=confidence,
     )
+
+
+def leaderboard_markdown(table: PaperTable, *, intervals: bool = False) -> str:
+    """A leaderboard in Markdown, patch by patch, because all columns side by side are too wide to read."""
+    parts = [markdown(part, intervals=intervals) for part in table.by_patch()]
+    return "\n".join([f"{escaped(table.caption)}.\n", *parts])
 
 
 def _column(comparison: Comparison, patch: str, k: int) -> tuple[int, int]:

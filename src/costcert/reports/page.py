@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from costcert import __version__
 from costcert.reports import drawing, summary
-from costcert.reports.examples import Example
+from costcert.reports.examples import Example, just_misses
 from costcert.reports.figures import ReportFigure, as_bytes, title_and_note
+from costcert.reports.figures.layout import shortened
+from costcert.reports.glossary import by_name, glossary
+from costcert.reports.patch_names import share, size, size_and_share, sticker
 from costcert.reports.published import Published
 from costcert.reports.rendering import data_url, render
-from costcert.reports.results import Results
+from costcert.reports.results import CLASS_KS, Results
 from costcert.reports.style import defender_title
+from costcert.reports.summary import Headline
 from costcert.reports.tables import PaperTable, paper_table
 from costcert.reports.tables.patch_matching import Threat
-from costcert.reports.tables.provenance import Data, model_name
+from costcert.reports.tables.provenance import Data, model_name, run_names
 
 _HIDDEN = {
     "zero": "0 after normalisation",
@@ -25,6 +29,10 @@ _HIDDEN = {
     "drop-tokens": "not shown: tokens that see none of the kept pixels are dropped",
     "crop": "not shown: each part is cut out",
 }
+
+# Figures that are open when the page is; the others unfold.
+_OPEN = ("accuracy-by-size", "accuracy-by-class")
+_WEAKEST = 5
 
 
 @dataclass(frozen=True)
@@ -52,19 +60,27 @@ def page(
     """
     main = runs[0].results
     headline = summary.headline(main)
-    ranks = main.tally.ranks[headline.defender, headline.patch]
+    all_results = [run.results for run in runs]
+    table = _readable(paper_table(all_results, ks, published, mixed=mixed), all_results)
+    names = run_names(all_results)
+    terms = glossary(all_results, published)
     return render(
         "report.html.j2",
         title=title or f"Certified robustness to stickers: {Data.of(main).name or main.name}",
         sentence=summary.promise(main, headline),
-        headline=headline,
-        defender=defender_title(headline.defender),
-        clean=float(ranks[: headline.k + 1].sum()) / main.images,
-        facts=_facts(main),
-        table=paper_table([run.results for run in runs], ks, published, mixed=mixed),
+        numbers=summary.key_numbers(main, headline),
+        glance=[_glance(results, name) for results, name in zip(all_results, names, strict=True)],
+        weakest=_weakest(main, headline),
+        next=_next(runs[0], headline),
+        facts=facts(main),
+        table=table,
+        short_table=_short(table, headline.k),
         intervals=True,
-        figures=_embedded(compared),
-        runs=[_section(run, number) for number, run in enumerate(runs)],
+        figures=_embedded({"comparison": compared}, "compared"),
+        runs=[
+            _section(run, number, name) for number, (run, name) in enumerate(zip(runs, names, strict=True))
+        ],
+        terms=by_name(terms),
         version=__version__,
         is_soft=main.classifier.soft is not None,
         is_uncertain=main.manifest.get("epsilon") is not None or bool(main.manifest.get("tau")),
@@ -79,42 +95,127 @@ def table_page(table: PaperTable, title: str, *, compared: ReportFigure | None =
         title=title,
         table=table,
         intervals=True,
-        figures=_embedded(compared),
+        figures=_embedded({"comparison": compared}, "compared"),
         version=__version__,
     )
 
 
-def _embedded(*figures: ReportFigure | None) -> list[dict[str, str]]:
+def _embedded(figures: Mapping[str, ReportFigure | None], prefix: str) -> list[dict[str, Any]]:
     """Figures as images inside the page, one for wide and one for narrow screens."""
     return [
         {
+            "anchor": f"{prefix}-{name}",
+            "title": title_and_note(figure.page_wide)[0],
+            "is_open": name in _OPEN,
             "wide": data_url(as_bytes(figure.page_wide, "svg"), "image/svg+xml"),
             "narrow": data_url(as_bytes(figure.column_wide, "svg"), "image/svg+xml"),
             "description": ". ".join(title_and_note(figure.page_wide)),
         }
-        for figure in figures
+        for name, figure in figures.items()
         if figure is not None
     ]
 
 
-def _section(run: RunSection, number: int) -> dict[str, Any]:
+def _readable(table: PaperTable, runs: Sequence[Results]) -> PaperTable:
+    """The certified columns first, so that a phone shows them, and patches as height × width."""
+    names = {
+        str(Threat.of(patch, results.image_size)): size_and_share(patch, results.image_size)
+        for results in runs
+        for patch in results.patches
+    }
+    order = sorted(range(len(table.columns)), key=lambda place: table.columns[place][0] != "certified")
+    return replace(
+        table,
+        columns=tuple(tuple(names.get(text, text) for text in table.columns[place]) for place in order),
+        rows=tuple(replace(row, cells=tuple(row.cells[place] for place in order)) for row in table.rows),
+    )
+
+
+def _short(table: PaperTable, k: int) -> PaperTable | None:
+    """The rows of this k alone; None if the table has only one k, or not this one."""
+    rows = tuple(row for row in table.rows if row.labels[0] == f"Top-{k}")
+    return replace(table, rows=rows) if rows and len(rows) < len(table.rows) else None
+
+
+def _glance(results: Results, name: str) -> dict[str, Any]:
+    """The headline of a run as a row of a table."""
+    found = summary.headline(results)
+    clean = results.tally.ranks[found.defender, found.patch][: found.k + 1].sum() / results.images
+    return {
+        "name": name,
+        "defender": defender_title(found.defender),
+        "ballots": summary.ballots(results),
+        "patch": size_and_share(found.patch, results.image_size),
+        "k": found.k,
+        "certified": f"{100 * found.share:.1f} %",
+        "clean": f"{100 * clean:.1f} %",
+    }
+
+
+def _weakest(results: Results, found: Headline) -> dict[str, Any] | None:
+    """The classes with the fewest certified images; None without counts by class."""
+    k = min(CLASS_KS)
+    if results.by_class is None or (found.defender, found.patch, k) not in results.by_class.certified:
+        return None
+    classes = summary.classes(results, found.defender, found.patch, k)
+    # Of equally weak classes those with more images, which are better known.
+    weakest = sorted(classes, key=lambda each: (each.certified, -each.images, each.clean))
+    return {
+        "k": k,
+        "defender": defender_title(found.defender),
+        "patch": size_and_share(found.patch, results.image_size),
+        "classes": weakest[:_WEAKEST],
+        "number": len(classes),
+        "without": sum(each.certified == 0 for each in classes),
+    }
+
+
+def _next(run: RunSection, found: Headline) -> dict[str, Any]:
+    """What to look at after the headline."""
+    results = run.results
+    largest = max(results.patches, key=lambda patch: Threat.of(patch, results.image_size).share)
+    counts = results.tally.min_ks.get((found.defender, largest))
+    return {
+        "k": found.k,
+        "missing": summary.just_missing(results, found),
+        "images": [
+            (_card(0, number), shortened(example.name(example.truth), 36))
+            for number, example in enumerate(run.examples)
+            if example.reason == just_misses(found.k)
+        ],
+        "largest": size_and_share(largest, results.image_size),
+        "certified_at_largest": None
+        if counts is None or largest == found.patch
+        else f"{100 * counts[: found.k + 1].sum() / results.images:.1f} %",
+        "has_votes": results.by_class is not None,
+    }
+
+
+def _card(run: int, number: int) -> str:
+    """The anchor of a single image."""
+    return f"image-{run}-{number}"
+
+
+def _section(run: RunSection, number: int, name: str) -> dict[str, Any]:
     results = run.results
     return {
-        "name": results.name,
-        "figures": _embedded(*run.figures.values()),
+        "name": name,
+        "anchor": f"run-{number}",
+        "figures": _embedded(run.figures, f"figure-{number}"),
         "examples": [
             {
+                "anchor": _card(number, index),
                 "id": example.image_id,
                 "reason": example.reason,
                 "truth": example.name(example.truth),
                 "sentence": _sentence(example),
                 "picture": drawing.picture(example, f"{number}-{index}"),
                 "bars": drawing.bars(example, f"{number}-{index}"),
-                "patches": results.patches,
+                "patches": [size(patch, results.image_size) for patch in results.patches],
                 "rows": [
                     (
                         defender_title(defender),
-                        [example.certified[defender, patch][1] for patch in results.patches],
+                        [_min_k(example, defender, patch, results.num_classes) for patch in results.patches],
                     )
                     for defender in results.defenders
                 ],
@@ -125,30 +226,40 @@ def _section(run: RunSection, number: int) -> dict[str, Any]:
     }
 
 
+def _min_k(example: Example, defender: str, patch: str, num_classes: int) -> str:
+    """Min-k in a table; the number of classes is no certificate."""
+    if (defender, patch) not in example.certified:
+        return ""
+    min_k = example.certified[defender, patch][1]
+    return str(min_k) if min_k < num_classes else "no promise"
+
+
 def _sentence(example: Example) -> str:
     """What the strongest attack on this image achieves."""
     budget, mutants = len(example.attack.touched), example.votes.num_mutants
-    sticker = summary.sticker(str(example.patch), example.votes.image_size)
+    patch = sticker(str(example.patch), example.votes.image_size)
     name = example.name(example.truth)
     if example.lifted == 0:
-        end = f"that is not enough to bring any rival level with “{name}”."
+        end = f"that is not enough to bring any rival level with “{name}”, so it stays first."
     else:
-        rivals = "one rival" if example.lifted == 1 else f"{example.lifted} rivals"
-        end = (
-            f"with them the attacker brings {rivals} level with “{name}” or above it, so only the top "
-            f"{example.lifted + 1} is certified."
+        rivals = "one rival" if example.lifted == 1 else f"{example.lifted:,} rivals"
+        end = f"with them the attacker brings {rivals} level with “{name}” or above it, so "
+        end += (
+            "there is no promise."
+            if example.lifted + 1 >= example.votes.num_classes
+            else f"the promise is the top {example.lifted + 1:,}."
         )
-    return f"At its worst place the {sticker} touches {budget} of {mutants} votes; {end}"
+    return f"At its worst place the {patch} touches {budget} of {mutants} votes; {end}"
 
 
-def _facts(results: Results) -> list[tuple[str, str]]:
+def facts(results: Results) -> list[tuple[str, str]]:
     """What was tested, as far as the manifest records it."""
     model: Mapping[str, Any] = results.provenance.get("model") or {}
     versions: Mapping[str, Any] = results.provenance.get("versions") or {}
     classifier = results.classifier
     height, width = results.image_size
     facts = [
-        ("Images", f"{Data.of(results)}, {results.num_classes:,} classes, {height} x {width} pixels"),
+        ("Images", f"{Data.of(results)}, {results.num_classes:,} classes, {height} × {width} pixels"),
         ("Model", model_name(results)),
         ("Weights", str(model.get("digest") or "")),
         ("What each mutant sees", f"{classifier.ablation} ({results.passes:,} per image)"),
@@ -157,7 +268,7 @@ def _facts(results: Results) -> list[tuple[str, str]]:
         (
             "Stickers",
             ", ".join(
-                f"{patch} ({100 * Threat.of(patch, results.image_size).share:.2g} % of the image)"
+                f"{patch} ({size(patch, results.image_size)}, {share(patch, results.image_size)})"
                 for patch in results.patches
             ),
         ),

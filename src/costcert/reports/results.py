@@ -17,11 +17,11 @@ from costcert.certification.accuracy import Tally
 from costcert.certification.certificates import Certificates
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.sizes import ImageSize, as_image_size
-from costcert.store.certificates import CertificatesFolder
 from costcert.store.files import read_json, write_json
 from costcert.store.locations import Location, locate
-from costcert.store.runs import certificates_of
-from costcert.store.votes import VotesFolder
+from costcert.store.runs import open_run
+from costcert.store.sources import holds_certificates, open_certificates
+from costcert.store.votes import VotesSource
 from costcert.votes.defence import Defence
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ByClass:
                         total += np.bincount(truth[values <= k], minlength=num_classes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """The counts of one run, with its manifest.
 
@@ -71,6 +71,17 @@ class Results:
     manifest: Mapping[str, Any]
     tally: Tally
     by_class: ByClass | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Results({self.name}: {self.images:,} images; defenders {', '.join(self.defenders)}; "
+            f"patches {', '.join(self.patches)})"
+        )
+
+    def _repr_html_(self) -> str:
+        from costcert.notebook import results_html
+
+        return results_html(self)
 
     @property
     def images(self) -> int:
@@ -151,24 +162,29 @@ class Results:
 def read_results(
     path: str | Location, *, votes: str | Location | None = None, name: str | None = None
 ) -> Results:
-    """Count the certificates of a folder, or read a file that `Results.write` wrote.
+    """Count certificates, or read a file that `Results.write` wrote.
 
     Args:
-        votes: the folder of votes that were certified; adds counts by class, which need the true labels.
-        name: the name of the run; by default the one in the file, or the name of the folder.
+        path: certificates (a folder, or a `.parquet`, `.csv` or `.json` file), or results.
+        votes: the votes that were certified; adds counts by class, which need the true labels.
+        name: the name of the run; by default the one in the results, or that of the folder or file.
     """
     path = locate(path)
     if path.is_dir():
         return _counted(path, None if votes is None else locate(votes), name or path.resolve().name)
+    if path.suffix != ".json" or holds_certificates(path):
+        return _counted(path, None if votes is None else locate(votes), name or path.stem)
     return _from_json(path, name)
 
 
-def _counted(folder: Location, votes: Location | None, name: str) -> Results:
-    votes_folder = None if votes is None else VotesFolder(votes)
-    if votes_folder is None:
-        source, truth_of, by_class = CertificatesFolder(folder), {}, None
+def _counted(path: Location, votes: Location | None, name: str) -> Results:
+    by_class, truth_of = None, {}
+    if votes is None:
+        source = open_certificates(path)
     else:
-        source, truth_of = certificates_of(folder, votes_folder), _truth(votes_folder)
+        run = open_run(path, votes)
+        assert run.certificates is not None
+        source, truth_of = run.certificates, _truth(run.votes)
         by_class = ByClass(np.bincount(list(truth_of.values()), minlength=source.num_classes))
     tally = Tally()
     for certificates in source.shards():
@@ -178,14 +194,14 @@ def _counted(folder: Location, votes: Location | None, name: str) -> Results:
                 truth = np.array([truth_of[image] for image in certificates.image_ids])
             except KeyError as error:
                 raise CostcertError(
-                    f"{folder} certifies the image {error.args[0]!r}, which {votes} does not contain: "
+                    f"{path} certifies the image {error.args[0]!r}, which {votes} does not contain: "
                     "pass the votes that these certificates were made from"
                 ) from None
             by_class.add(certificates, truth)
     return Results(name, source.manifest, tally, by_class)
 
 
-def _truth(votes: VotesFolder) -> dict[str, int]:
+def _truth(votes: VotesSource) -> dict[str, int]:
     """The true label of each image."""
     return {
         str(image): int(truth)

@@ -25,9 +25,7 @@ from costcert.store.parquet import (
     shard_ranges,
     write_table,
 )
-from costcert.store.votes import VotesFolder, votes_manifest
 from costcert.votes.defence import Defence
-from costcert.votes.table import Votes
 
 VERSION = 2
 
@@ -74,47 +72,14 @@ def certificates_table(certificates: Certificates) -> Any:
     return pa.concat_tables(parts)
 
 
-def write_certificates(
-    certificates: Certificates,
-    folder: str | Location,
-    *,
-    votes: Votes | str | Location | None = None,
-    overwrite: bool = False,
+def write_certificates_folder(
+    certificates: Certificates, folder: Location, manifest: Mapping[str, Any], *, overwrite: bool = False
 ) -> None:
     """Write certificates to a folder or a URL.
 
     Args:
-        votes: the votes that were certified. Pass the folder they were written to, and the manifest records
-            its digest, which `check`, `explore` and `report --votes` need.
         overwrite: remove other certificates in the folder; by default they are refused.
     """
-    images = {"images": len(certificates), "shard_size": len(certificates)}
-    digest = None
-    if votes is None:
-        source: Mapping[str, Any] = {
-            "image_size": list(certificates.image_size),
-            "num_classes": certificates.num_classes,
-            **images,
-        }
-    elif isinstance(votes, Votes):
-        source = votes_manifest(votes, **images)
-    else:
-        written = VotesFolder(votes)
-        source, digest = written.manifest, written.digest()
-        if written.num_images != len(certificates):
-            raise StoreError(
-                f"{written.folder} holds votes of {written.num_images} images, but these are certificates "
-                f"of {len(certificates)}: pass the votes they came from"
-            )
-    manifest = certificates_manifest(
-        source,
-        digest,
-        certificates.classifier,
-        defenders=certificates.defenders,
-        patches=[str(patch) for patch in certificates.patches],
-        **certificates.metadata,
-    )
-    folder = locate(folder)
     if overwrite:
         clear(folder, "certificates")
     target = begin_certificates(folder, manifest)
@@ -136,36 +101,32 @@ def begin_certificates(folder: Location, manifest: Mapping[str, Any]) -> Certifi
     return CertificatesFolder(folder)
 
 
-def read_certificates(folder: str | Location) -> Certificates:
-    """All certificates of a folder or a URL at once."""
-    return Certificates.joined(list(CertificatesFolder(folder).shards()))
+class CertificatesSource:
+    """Certificates that are read a shard at a time, and compared with their manifest.
 
+    They have one shard per shard of the votes, so that a shard of them is made from one shard of votes.
 
-class CertificatesFolder:
-    """A folder of certificates, read and written a shard at a time; a sealed shard is verified when read.
-
-    It has one shard per shard of the votes, so that a shard of certificates is made from one shard of votes.
+    Args:
+        path: a folder or a file.
+        manifest: without digests.
+        where: the file that holds the manifest, for error messages.
     """
 
-    def __init__(self, folder: str | Location) -> None:
-        self.folder = locate(folder)
-        sealed = read_sealed(self.folder, "certificates", VERSION)
-        self.manifest = sealed.content
-        where = str(self.folder / MANIFEST)
-        votes = self.manifest.get("votes")
+    def __init__(self, path: Location, manifest: Mapping[str, Any], where: str) -> None:
+        self.path, self.manifest = path, manifest
+        votes = manifest.get("votes")
         if not isinstance(votes, dict):
             raise StoreError(f"{where} is damaged: it does not name the votes that were certified")
         self.num_classes = positive(votes, "num_classes", where)
         self._ranges = shard_ranges(positive(votes, "images", where), positive(votes, "shard_size", where))
         self.num_shards = len(self._ranges)
-        self._shards = Shards(self.folder, sealed, self.num_shards)
-        self.classifier = Defence.from_json(self.manifest.get("classifier"), where)
+        self.classifier = Defence.from_json(manifest.get("classifier"), where)
         try:
             self.image_size = as_image_size(tuple(votes.get("image_size", ())))
             self.keys = [
                 (str(defender), parse_patch(patch))
-                for defender in self.manifest["defenders"]
-                for patch in self.manifest["patches"]
+                for defender in manifest["defenders"]
+                for patch in manifest["patches"]
             ]
         except (CostcertError, KeyError, TypeError) as error:
             raise StoreError(f"{where} is damaged: {error}") from None
@@ -174,26 +135,15 @@ class CertificatesFolder:
         """The images of a shard."""
         return self._ranges[number]
 
-    def missing(self) -> list[int]:
-        """Numbers of the shards that are not written yet."""
-        return missing_shards(self.folder, self.num_shards)
-
-    def write(self, certificates: Certificates, number: int) -> None:
-        write_table(certificates_table(certificates), shard_path(self.folder, number))
-
-    def seal(self, made: Collection[int]) -> None:
-        """Write the digests of a complete folder; `made` are the shards that this run wrote."""
-        self._shards.seal(made)
-
     def shards(self) -> Iterator[Certificates]:
         for number in range(self.num_shards):
             yield self.shard(number)
 
     def shard(self, number: int) -> Certificates:
-        path = shard_path(self.folder, number)
-        if not path.exists():
-            raise StoreError(f"{path} is missing: run certify again to complete {self.folder}")
-        table = self._shards.read(number)
+        raise NotImplementedError
+
+    def _certificates(self, table: Any, number: int, path: Location) -> Certificates:
+        """The rows of a shard; raises if they are not what the manifest says. Errors name `path`."""
         images = len(self._ranges[number])
         if table.num_rows != images * len(self.keys):
             raise StoreError(
@@ -207,6 +157,7 @@ class CertificatesFolder:
             try:
                 fits = (columns["defender"][rows] == defender).all()
                 fits = fits and (columns["patch"][rows] == str(patch)).all()
+                fits = fits and (columns["image_id"][rows] == columns["image_id"][:images]).all()
                 rank, min_k = (columns[name][rows].astype(np.int64) for name in ("rank", "min_k"))
                 fits = fits and bool((rank >= 1).all() and (min_k <= self.num_classes).all())
                 fits = fits and bool((rank <= min_k).all())
@@ -224,3 +175,30 @@ class CertificatesFolder:
             classifier=self.classifier,
             metadata={key: self.manifest[key] for key in ("epsilon", "tau") if key in self.manifest},
         )
+
+
+class CertificatesFolder(CertificatesSource):
+    """A folder of certificates, read and written a shard at a time; a sealed shard is verified when read."""
+
+    def __init__(self, folder: str | Location) -> None:
+        self.folder = locate(folder)
+        sealed = read_sealed(self.folder, "certificates", VERSION)
+        super().__init__(self.folder, sealed.content, str(self.folder / MANIFEST))
+        self._shards = Shards(self.folder, sealed, self.num_shards)
+
+    def missing(self) -> list[int]:
+        """Numbers of the shards that are not written yet."""
+        return missing_shards(self.folder, self.num_shards)
+
+    def write(self, certificates: Certificates, number: int) -> None:
+        write_table(certificates_table(certificates), shard_path(self.folder, number))
+
+    def seal(self, made: Collection[int]) -> None:
+        """Write the digests of a complete folder; `made` are the shards that this run wrote."""
+        self._shards.seal(made)
+
+    def shard(self, number: int) -> Certificates:
+        path = shard_path(self.folder, number)
+        if not path.exists():
+            raise StoreError(f"{path} is missing: run certify again to complete {self.folder}")
+        return self._certificates(self._shards.read(number), number, path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import IO, Any
 
 from costcert.errors import StoreError
 from costcert.store.files import (
@@ -29,13 +29,18 @@ from costcert.store.parquet import read_table, shard_path
 
 def file_digest(path: Location) -> str:
     try:
-        digest = hashlib.sha256()
         with path.open("rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-        return digest.hexdigest()
+            return stream_digest(file)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def stream_digest(file: IO[bytes]) -> str:
+    """The SHA-256 of the rest of an open file."""
+    digest = hashlib.sha256()
+    while part := file.read(1 << 20):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def seal(folder: Location, num_shards: int, made: Collection[int]) -> dict[str, str]:

@@ -112,19 +112,23 @@ def read_sealed(folder: Location, kind: str, *versions: int) -> Sealed:
         raise StoreError(f"{folder} is not there: expected a folder of {kind}")
     if not path.is_file():
         raise StoreError(f"{folder} holds no {MANIFEST}, so it is not a folder of {kind}")
-    content = read_json(path)
+    return unsealed(read_json(path), path, folder, kind, *versions)
+
+
+def unsealed(content: Any, path: Location, made: Location, kind: str, *versions: int) -> Sealed:
+    """The manifest of this kind in the file `path`, of the folder or file `made`; raises as `read_sealed`."""
     if not isinstance(content, dict) or content.get("format") != f"costcert {kind}":
         raise StoreError(f"{path} is not the manifest of {kind}: its format is {_format_of(content)}")
     plain = without_digests(content)
     shards, digest = content.get(SHARD_DIGESTS), content.get(MANIFEST_DIGEST)
     if (shards is not None or digest is not None) and content != sealed_content(plain, shards):
         raise StoreError(
-            f"{path} is not the manifest that was sealed: it was changed since; make {folder} again"
+            f"{path} is not the manifest that was sealed: it was changed since; make {made} again"
         )
     if content.get("version") not in versions:
         raise StoreError(
             f"{path} has format version {content.get('version')!r}, this costcert reads "
-            f"{' and '.join(map(str, versions))}: make {folder} again with this version"
+            f"{' and '.join(map(str, versions))}: make {made} again with this version"
         )
     return Sealed(plain, shards, digest)
 

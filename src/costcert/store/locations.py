@@ -204,6 +204,9 @@ def locate(text: str | Location) -> Location:
     """
     if isinstance(text, Path | Url):
         return text
+    given: Any = text
+    if not isinstance(given, str):
+        raise SpellingError(f"expected a path or a URL, got {given!r}")
     scheme, found, rest = text.partition("://")
     if not found:
         return Path(text)

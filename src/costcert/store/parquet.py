@@ -6,8 +6,8 @@ import hashlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from costcert.errors import StoreError
 from costcert.store.files import atomic_write
 from costcert.store.locations import Location, fetched
+
+# A small archive can unpack to any size; no table of votes has this many bytes.
+MOST_BYTES = 1 << 33
 
 # numpy and zipfile also raise a RuntimeError, for an unknown compression or a password.
 _NPZ_ERRORS = (
@@ -117,14 +120,27 @@ def list_column(table: Any, name: str, path: Location) -> npt.NDArray[Any]:
 
 
 def read_npz(path: Location) -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an .npz file."""
     if not path.is_file():
-        raise StoreError(f"{path} is not there: expected a folder of votes or an .npz file")
+        raise StoreError(f"{path} is not there: expected an .npz file")
+    with fetched(path) as copy, copy.open("rb") as file:
+        return npz_arrays(file, path)
+
+
+def npz_arrays(
+    file: IO[bytes], path: Location, names: Collection[str] | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an open .npz file, or the few with these names; errors name `path`."""
     try:
-        with fetched(path) as copy, copy.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise StoreError(f"{path} is not an .npz archive: save it with numpy.savez")
-            return {name: archive[name] for name in archive.files}
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise StoreError(f"{path} is not an .npz archive: save it with numpy.savez")
+        wanted = [name for name in archive.files if names is None or name in names]
+        if names is not None and archive.zip is not None:
+            sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.zip.infolist()}
+            if sum(sizes[name] for name in wanted) > MOST_BYTES:
+                raise ValueError("too large")
+        return {name: archive[name] for name in wanted}
     except _NPZ_ERRORS as error:
         raise StoreError(
             f"{path} cannot be read as .npz: it is damaged, cut short, of another format or holds Python "

@@ -7,23 +7,30 @@ certificates of other votes are never shown, reported or deployed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from costcert.defenders import find
 from costcert.errors import CostcertError, StoreError
+from costcert.geometry.ablations import Ablation
 from costcert.geometry.patches import Patch, concrete
-from costcert.store.certificates import CertificatesFolder
-from costcert.store.files import MANIFEST, read_json
+from costcert.geometry.sizes import ImageSize
+from costcert.store.certificates import CertificatesSource
+from costcert.store.digests import file_digest
 from costcert.store.locations import Location, locate
-from costcert.store.votes import VotesFolder
+from costcert.store.sources import holds_certificates, open_certificates, open_described
+from costcert.store.votes import VotesSource
 from costcert.votes.defence import Defence
+
+# What options may say about the votes in a file.
+_DESCRIBED = ("images", "classifier", "image_size", "num_classes")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A folder of votes and, if there are any, the certificates derived from them."""
+    """Votes and, if there are any, the certificates derived from them."""
 
-    votes: VotesFolder
-    certificates: CertificatesFolder | None = None
+    votes: VotesSource
+    certificates: CertificatesSource | None = None
 
     @property
     def classifier(self) -> Defence:
@@ -58,38 +65,77 @@ class Run:
         return replace(chosen, mask=mask)
 
 
-def open_run(path: str | Location, votes: str | Location | None = None) -> Run:
-    """Open a folder of votes, or a folder of certificates together with its votes.
+def open_run(
+    path: str | Location,
+    votes: str | Location | None = None,
+    *,
+    ablation: str | Ablation | None = None,
+    classes: int | None = None,
+    image_size: ImageSize | int | str | None = None,
+) -> Run:
+    """Open votes, or certificates together with their votes, in any form: a folder or one file.
 
     Args:
-        path: a folder of votes or of certificates.
+        path: votes or certificates.
         votes: the votes of the certificates; by default the folder `votes` next to them.
+        ablation: what each mutant kept; needed, as the next two, for a file of votes that does not record it,
+            unless its certificates do.
+        classes: the number of classes.
+        image_size: the size of the model's input.
     """
     path = locate(path)
-    content = read_json(path / MANIFEST) if (path / MANIFEST).is_file() else {}
-    if not isinstance(content, dict) or content.get("format") != "costcert certificates":
+    described: dict[str, Any] = {"ablation": ablation, "classes": classes, "image_size": image_size}
+    if not holds_certificates(path):
         if votes is not None:
             raise CostcertError(f"{path} does not hold certificates: leave --votes out")
-        return Run(VotesFolder(path))
+        return Run(open_described(path, **described))
     votes_path = path.parent / "votes" if votes is None else locate(votes)
     if votes is None and not votes_path.is_dir():
         raise CostcertError(f"{path} holds certificates, but no folder of votes is next to it: pass --votes")
-    opened = VotesFolder(votes_path)
-    return Run(opened, certificates_of(path, opened))
+    certificates = open_certificates(path)
+    return Run(_votes_of(certificates, votes_path, described), certificates)
 
 
-def certificates_of(path: str | Location, votes: VotesFolder) -> CertificatesFolder:
-    """The certificates in a folder; raises if they were not derived from these votes."""
-    certificates = CertificatesFolder(path)
-    recorded = certificates.manifest.get("votes_digest")
-    if recorded is None:
+def _votes_of(certificates: CertificatesSource, path: Location, described: dict[str, Any]) -> VotesSource:
+    """The votes at this path; raises if the certificates were not derived from them."""
+    if certificates.manifest.get("votes_digest") is None:
         raise StoreError(
-            f"{certificates.folder} does not record the digest of its votes: certify {votes.folder} again, "
-            f"or write_certificates(..., votes={str(votes.folder)!r})"
+            f"{certificates.path} does not record the digest of its votes: certify {path} again, or "
+            f"write_certificates(..., votes={str(path)!r})"
         )
-    if recorded != votes.digest():
+    if path.is_file():
+        _refuse_other_votes(certificates, path, file_digest(path))
+        # They are the bytes that were certified, so how they were made is as it was certified.
+        recorded = certificates.manifest["votes"]
+        known = {
+            "ablation": _cast_ablation(certificates),
+            "classes": recorded.get("num_classes"),
+            "image_size": tuple(recorded.get("image_size", ())),
+        }
+        described = {key: known[key] if value is None else value for key, value in described.items()}
+    votes = open_described(path, **described)
+    _refuse_other_votes(certificates, path, votes.digest())
+    # The digest of a file does not cover options that say how its votes were made.
+    for key in _DESCRIBED:
+        certified, said = certificates.manifest["votes"].get(key), votes.manifest.get(key)
+        if certified != said:
+            raise StoreError(
+                f"{certificates.path} was made from votes whose {key.replace('_', ' ')} is {certified}, but "
+                f"that of {path} is said to be {said}: pass the options that certify had"
+            )
+    return votes
+
+
+def _cast_ablation(certificates: CertificatesSource) -> str | None:
+    """The ablation of the votes, of whose mutants some were certified."""
+    classifier = certificates.manifest["votes"].get("classifier")
+    ablation = classifier.get("ablation") if isinstance(classifier, dict) else None
+    return ablation if isinstance(ablation, str) else None
+
+
+def _refuse_other_votes(certificates: CertificatesSource, path: Location, digest: str) -> None:
+    if certificates.manifest["votes_digest"] != digest:
         raise StoreError(
-            f"{votes.folder} does not hold the votes that {certificates.folder} was made from (their digests "
-            "differ): pass the votes that were certified"
+            f"{path} does not hold the votes that {certificates.path} was made from (their digests differ): "
+            "pass the votes that were certified"
         )
-    return certificates

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from costcert.errors import CostcertError, StoreError, VotesError
+from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation
-from costcert.geometry.sizes import ImageSize, as_image_size
-from costcert.store.digests import Shards, file_digest, seal
+from costcert.geometry.sizes import ImageSize, as_image_size, positive_int, shown
+from costcert.store.digests import Shards, seal
 from costcert.store.files import MANIFEST, clear, join_manifest, read_sealed, sweep
 from costcert.store.locations import Location, locate
 from costcert.store.parquet import (
@@ -25,14 +25,13 @@ from costcert.store.parquet import (
     missing_shards,
     plain_column,
     positive,
-    read_npz,
     refuse_other,
     shard_path,
     shard_ranges,
     write_table,
 )
 from costcert.votes.defence import Defence
-from costcert.votes.table import UNITS, Votes
+from costcert.votes.table import Votes
 
 VERSION = 2
 # The format of 0.1.0, which can still be read.
@@ -45,8 +44,13 @@ _BALLOTS_PER_SHARD = 1 << 21
 class VotesSource(Protocol):
     """Votes that are read a shard at a time."""
 
+    path: Location
     num_images: int
     num_shards: int
+    num_classes: int
+    num_mutants: int
+    ablation: Ablation
+    image_size: ImageSize
     manifest: Mapping[str, Any]
     classifier: Defence
 
@@ -58,6 +62,8 @@ class VotesSource(Protocol):
     def shard_length(self, number: int) -> int: ...
 
     def digest(self) -> str: ...
+
+    def unread(self) -> list[str]: ...
 
 
 def default_shard_size(num_mutants: int) -> int:
@@ -93,16 +99,17 @@ def classifier_of(manifest: Mapping[str, Any], where: str) -> Defence:
     return Defence.from_json({**old, "defender": None, "mask": None, "ties": "against"}, where)
 
 
-def write_votes(
-    votes: Votes, folder: str | Location, *, shard_size: int | None = None, overwrite: bool = False
+def write_votes_folder(
+    votes: Votes, folder: Location, *, shard_size: int | None = None, overwrite: bool = False
 ) -> None:
     """Write votes to a folder or a URL; a folder that holds a part of the same votes is completed.
 
     Args:
         overwrite: remove other votes in the folder; by default they are refused.
     """
-    folder = locate(folder)
-    size = shard_size or default_shard_size(votes.num_mutants)
+    size = default_shard_size(votes.num_mutants)
+    if shard_size is not None:
+        size = positive_int(shard_size, "the shard size")
     if overwrite:
         clear(folder, "votes")
     join_manifest(folder, votes_manifest(votes, images=len(votes), shard_size=size), "votes", VERSION)
@@ -143,17 +150,11 @@ def votes_table(votes: Votes) -> Any:
     return pa.table(columns)
 
 
-def read_votes(folder: str | Location) -> Votes:
-    """All votes of a folder or a URL in memory; `VotesFolder` reads them a shard at a time."""
-    source = VotesFolder(folder)
-    return Votes.joined([source.shard(number) for number in range(source.num_shards)])
-
-
 class VotesFolder:
     """A folder of votes, read a shard at a time; a sealed shard is verified when read."""
 
     def __init__(self, folder: str | Location) -> None:
-        self.folder = locate(folder)
+        self.folder = self.path = locate(folder)
         sealed = read_sealed(self.folder, "votes", FIRST_VERSION, VERSION)
         manifest = sealed.content
         self.manifest: Mapping[str, Any] = manifest
@@ -173,6 +174,12 @@ class VotesFolder:
             self.num_mutants = self.ablation.count(self.image_size)
         except (CostcertError, TypeError, AttributeError, KeyError) as error:
             raise StoreError(f"{where} is damaged: {error}") from None
+
+    def __repr__(self) -> str:
+        return (
+            f"VotesFolder({self.folder}: {self.num_images:,} images, {self.num_classes} classes, "
+            f"{self.ablation} on {shown(self.image_size)})"
+        )
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -268,74 +275,3 @@ class VotesFolder:
             )
         except (CostcertError, ValueError, TypeError) as error:
             raise StoreError(f"{path} does not fit its manifest: {error}") from None
-
-
-class VotesArchive:
-    """Votes from an `.npz` file with `ballots` and `truth` (or `labels`, `units` and `truth`), in memory.
-
-    Optional arrays: `margins`, `cuts`, `known`, `image_ids`, and for soft ballots `cap` and `temperature`.
-    """
-
-    def __init__(
-        self,
-        path: str | Location,
-        *,
-        ablation: str | Ablation,
-        num_classes: int,
-        image_size: ImageSize | int | str,
-    ) -> None:
-        path = self._path = locate(path)
-        arrays = read_npz(path)
-        soft = "labels" in arrays and "units" in arrays
-        needed = ["truth"] if soft else ["ballots", "truth"]
-        for name in needed:
-            if name not in arrays:
-                raise StoreError(
-                    f"{path} holds no array {name!r}, only {', '.join(sorted(arrays)) or 'nothing'}: "
-                    "votes are arrays `ballots` [images, mutants] and `truth` [images]"
-                )
-        options: dict[str, Any] = {
-            "num_classes": num_classes,
-            "ablation": ablation,
-            "image_size": image_size,
-            **{name: arrays.get(name) for name in ("image_ids", "margins", "cuts", "known")},
-            "provenance": {"source": path.name},
-        }
-        try:
-            if soft:
-                temperature = arrays.get("temperature")
-                self._votes = Votes.soft(
-                    arrays["labels"],
-                    arrays["units"],
-                    arrays["truth"],
-                    ballots=arrays.get("ballots"),
-                    cap=int(arrays.get("cap", UNITS)),
-                    temperature=None if temperature is None else float(temperature),
-                    **options,
-                )
-            else:
-                self._votes = Votes(arrays["ballots"], arrays["truth"], **options)
-        except VotesError as error:
-            raise VotesError(f"{path}: {error}") from None
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"{path} cannot be read as votes: {error}") from None
-        size = default_shard_size(self._votes.num_mutants)
-        self._ranges = shard_ranges(len(self._votes), size)
-        self.num_images = len(self._votes)
-        self.classifier = self._votes.classifier
-        self.provenance: Mapping[str, Any] = self._votes.provenance
-        self.num_shards = len(self._ranges)
-        self.manifest: Mapping[str, Any] = votes_manifest(
-            self._votes, images=self.num_images, shard_size=size
-        )
-
-    def shard_length(self, number: int) -> int:
-        return len(self._ranges[number])
-
-    def digest(self) -> str:
-        """The SHA-256 of the file."""
-        return file_digest(self._path)
-
-    def shard(self, number: int) -> Votes:
-        images = self._ranges[number]
-        return self._votes.take(slice(images.start, images.stop))

@@ -21,6 +21,7 @@ from costcert.geometry.ablations import Region
 from costcert.models.checkpoints import read_torch_file
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
+from costcert.models.torch_classifier import resolve_device
 from costcert.store.files import atomic_write, join_manifest
 from costcert.store.locations import Location, fetched
 from costcert.training.augmentation import augment, draw_mutants
@@ -53,6 +54,7 @@ class Trainer:
         regions: the regions that the mutants of the ablation keep.
         identity: what defines this run; a folder that holds a run with another identity is refused.
         precision: `no`, `fp16` or `bf16`, as Accelerate names them.
+        device: as for `TorchClassifier`; one that is not available is refused.
         workers: number of processes that prepare images.
     """
 
@@ -66,13 +68,13 @@ class Trainer:
         *,
         identity: dict[str, Any],
         precision: str = "no",
-        device: str = "cpu",
+        device: str = "auto",
         workers: int = 0,
     ) -> None:
         self.recipe, self.folder, self.regions = recipe, folder, regions
         self._preprocessing = preprocessing
         self._workers = workers
-        self._accelerator = Accelerator(mixed_precision=precision, cpu=device == "cpu")
+        self._accelerator = _accelerator(resolve_device(device), precision)
         self._mutants = mutants
         self._averaged = (
             averaged(mutants, recipe.average, self._accelerator.device) if recipe.average else None
@@ -88,12 +90,16 @@ class Trainer:
         train: Images,
         validation: Images | None,
         *,
+        unread: int = 0,
+        on_resume: Callable[[int], None] = lambda done: None,
         after_epoch: Callable[[Epoch], None] = lambda epoch: None,
         after_images: Callable[[int], None] = lambda done: None,
     ) -> nn.Module:
         """Train from the last checkpoint, if any, to the last epoch; returns the trained network.
 
         Args:
+            unread: the number of validation images that cannot be read; they count as wrong.
+            on_resume: called with the number of epochs that an earlier run finished, if there are any.
             after_epoch: called with the results of each epoch.
             after_images: called after each step with the number of images used so far, over all epochs.
         """
@@ -114,6 +120,8 @@ class Trainer:
         if validation is not None:
             held_out = PreparedImages(validation, self._preprocessing, workers=self._workers)
         first_epoch = self._resume(optimizer)
+        if first_epoch:
+            on_resume(first_epoch)
         after_images(first_epoch * len(train))
         for epoch in range(first_epoch, recipe.epochs):
             # Seeded by the epoch, so that a resumed epoch draws what the interrupted one did.
@@ -147,7 +155,7 @@ class Trainer:
                 after_images(
                     min(epoch * len(train) + (step + 1) * recipe.batch_size, (epoch + 1) * len(train))
                 )
-            accuracy = None if held_out is None else self._accuracy(held_out)
+            accuracy = None if held_out is None else self._accuracy(held_out, unread)
             self._save(optimizer, epoch + 1)
             after_epoch(Epoch(epoch + 1, recipe.epochs, loss_sum / total, correct / total, accuracy))
         if self._averaged is not None:
@@ -161,8 +169,11 @@ class Trainer:
             save()
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
-    def _accuracy(self, images: PreparedImages) -> float:
-        """Share of mutants that are classified correctly: one per image, the same ones in every epoch."""
+    def _accuracy(self, images: PreparedImages, unread: int) -> float:
+        """Share of mutants that are classified correctly: one per image, the same ones in every epoch.
+
+        Further images, which cannot be read, count as wrong.
+        """
         rng = np.random.default_rng(0)
         model = self._mutants if self._averaged is None else self._averaged
         model.eval()
@@ -174,7 +185,7 @@ class Trainer:
                 logits = model(self._preprocessing.normalise(pixels.to(device)), regions)
                 correct += int((logits.argmax(1).cpu() == labels).sum())
                 total += len(labels)
-        return correct / total
+        return correct / (total + unread)
 
     def _save(self, optimizer: Any, epoch: int) -> None:
         if not self._accelerator.is_main_process:
@@ -212,6 +223,19 @@ class Trainer:
                 raise CostcertError(
                     f"{path} is damaged or of another network: remove it to start again"
                 ) from error
+
+
+def _accelerator(device: torch.device, precision: str) -> Accelerator:
+    """Accelerate on this device; under torchrun each rank has a GPU of its own."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    accelerator = Accelerator(mixed_precision=precision, cpu=device.type == "cpu")
+    if accelerator.device.type != device.type:
+        raise CostcertError(
+            f"the device is {str(device)!r}, but Accelerate takes {str(accelerator.device)!r} here: use "
+            "--device auto"
+        )
+    return accelerator
 
 
 class _ShuffledOrder(Sampler[int]):

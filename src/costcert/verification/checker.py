@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache, reduce
 from itertools import accumulate, groupby
@@ -193,26 +194,27 @@ def _integer(value: Any, name: str, least: int) -> int:
 
 
 class Election:
-    """The ballots of one image. `given[y]` lists (mutant as a bit, units) of all that vote for label y."""
+    """The ballots of one image. `given[y][u]` is the set of mutants that give u units to label y."""
 
     def __init__(self, ballots: list[Ballot], truth: int, classes: int, cap: int, lowest: bool) -> None:
         self.truth, self.cap, self.size = truth, cap, len(ballots)
-        self.given: list[Ballot] = [[] for _ in range(classes)]
+        self.given: list[Counter[int]] = [Counter() for _ in range(classes)]
         if not 0 <= truth < classes:
             raise ValueError(f"the true label {truth} is not one of {classes} classes")
         for number, ballot in enumerate(ballots):
-            for label, units in ballot:
-                self.given[label if label >= 0 else classes].append((1 << number, units))
+            for label in {label for label, _ in ballot}:
+                units = sum(each for to, each in ballot if to == label)
+                self.given[label if label >= 0 else classes][units] |= 1 << number
         self.rivals = [label for label in range(classes) if label != truth]
         # Where ties go to the lowest label, a higher label needs one vote more.
         self.more = [int(lowest and label > truth) for label in range(classes)]
 
     def votes(self, label: int, inside: int = -1) -> int:
-        return sum(units for mutant, units in self.given[label] if mutant & inside)
+        return sum(units * (mutants & inside).bit_count() for units, mutants in self.given[label].items())
 
     def window(self, label: int, sets: Sets, held: int = 0) -> int:
         """The most votes for a label within any one T_p, not counting mutants in `held`."""
-        mine = union(mutant for mutant, _ in self.given[label])
+        mine = union(self.given[label].values())
         return max(self.votes(label, part) for part in {one & mine & ~held for one in sets}) if mine else 0
 
     def rank(self, defender: str, sets: Sets, missing: int = 0) -> int:
@@ -233,7 +235,7 @@ class Election:
         """The most rivals that pass the true label if the attacker controls the T_p `one`."""
         held = one | unknown
         budget = self.cap * held.bit_count() + extra
-        clean = [self.votes(label, ~held) for label in range(len(self.given))]
+        clean = [self.votes(y, ~held) if given else 0 for y, given in enumerate(self.given)]
         if defender in ("costcert", "cbn"):
             shift = tau * (self.size - held.bit_count())
             least = max(0, clean[self.truth] - shift) - shift

@@ -1,7 +1,8 @@
-"""Verifies the digests of a finished folder independently: it imports nothing of the package.
+"""Verifies the digests of a finished folder or file independently: it imports nothing of the package.
 
 The manifest of a finished folder ends with the SHA-256 of every shard and with that of its own text without
 this last entry, so a single digest covers all bytes of the folder. Certificates record that of their votes.
+Certificates in one file have a digest of their rows in place of those of the shards.
 """
 
 from __future__ import annotations
@@ -65,6 +66,25 @@ def verify_digests(folder: FolderPath) -> FolderDigests:
     if _as_text(recorded) != text or recorded.get(MANIFEST) != _digest(_as_text({**plain, SHARDS: shards})):
         problems.append("manifest.json is not the one that was written")
     problems += [f"{name} does not belong there" for name in sorted(present - set(names))]
+    return FolderDigests(plain, digest, True, problems)
+
+
+def rows_digest(columns: Iterable[Iterable[str | int]]) -> str:
+    """The digest of rows, given column by column: each is hashed as lines of JSON, and then their hashes."""
+    texts = ("".join(json.dumps(value) + "\n" for value in column) for column in columns)
+    return _digest(b"".join(hashlib.sha256(text.encode()).digest() for text in texts))
+
+
+def verify_rows(recorded: Mapping[str, Any], columns: Iterable[Iterable[str | int]]) -> FolderDigests:
+    """Compare the rows of a file, and its manifest, with the digests in the manifest."""
+    plain = {key: value for key, value in recorded.items() if key not in (SHARDS, MANIFEST)}
+    found = {"rows": rows_digest(columns)}
+    digest = _digest(_as_text({**plain, SHARDS: found}))
+    if SHARDS not in recorded and MANIFEST not in recorded:
+        return FolderDigests(plain, digest, False, [])
+    problems = [] if recorded.get(SHARDS) == found else ["its rows are not those that were written"]
+    if recorded.get(MANIFEST) != _digest(_as_text({**plain, SHARDS: recorded.get(SHARDS)})):
+        problems.append("its manifest is not the one that was written")
     return FolderDigests(plain, digest, True, problems)
 
 

@@ -1,36 +1,24 @@
-"""Stored certificates that are to be checked: a folder with digests, or a file for other programs."""
+"""Stored certificates that are to be checked: a folder, or one file."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import fmean
 from typing import Any, Protocol
 
-import pyarrow as pa
-import pyarrow.csv as pc
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from costcert.certification.accuracy import wilson
 from costcert.errors import StoreError
-from costcert.store.exports import EXPORTS
-from costcert.store.locations import Location
+from costcert.store.exports import COLUMNS, EXPORTS, stored_manifest
+from costcert.store.locations import Location, fetched
 from costcert.store.parquet import read_table, shard_path
-from costcert.verification.digests import FolderDigests, num_shards, verify_digests
+from costcert.store.tables import read_rows
+from costcert.verification.digests import FolderDigests, num_shards, verify_digests, verify_rows
 
 Row = Mapping[str, Any]
 Manifest = Mapping[str, Any]
-
-_COLUMNS = {
-    "image_id": pa.string(),
-    "defender": pa.string(),
-    "patch": pa.string(),
-    "rank": pa.int64(),
-    "min_k": pa.int64(),
-}
 
 _METRICS = {"clean": "rank", "certified": "min_k"}
 
@@ -50,8 +38,8 @@ class Stored(Protocol):
     def row_name(self, number: int) -> str:
         """A prefix for problems of a row, counted over all shards; empty where it would not help."""
 
-    def accuracy_problems(self) -> list[str]:
-        """Stored accuracies that do not follow from the stored rows, one sentence each."""
+    def content_problems(self) -> list[str]:
+        """Stored digests and accuracies that do not follow from the stored rows, one sentence each."""
 
 
 class StoredFolder:
@@ -71,36 +59,30 @@ class StoredFolder:
     def row_name(self, number: int) -> str:
         return ""
 
-    def accuracy_problems(self) -> list[str]:
+    def content_problems(self) -> list[str]:
         return []
 
 
 class StoredFile:
-    """A .parquet, .csv or .json that `certify` exported: the certificates of all shards in one table.
+    """A .parquet, .csv or .json that `certify` exported: the certificates of all shards in one table."""
 
-    Args:
-        images: the number of images that voted.
-        manifest_for: makes the manifest that a .csv lacks, from its defenders and patches.
-    """
-
-    def __init__(
-        self, path: Location, images: int, manifest_for: Callable[[list[str], list[str]], Manifest]
-    ) -> None:
+    def __init__(self, path: Location) -> None:
         self._path = path
-        self._accuracy: list[Row] | None = None
-        self._all: Sequence[Row]
-        if path.suffix == ".csv":
-            self._all = rows = _Rows(_csv(path))
-            self.manifest = manifest_for(*_defenders_and_patches(rows, images))
-        elif path.suffix == ".parquet":
-            self._all, self.manifest = _Rows(read_table(path)), _embedded_manifest(path)
-        else:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            self._all, self.manifest = content["certificates"], content["manifest"]
-            self._accuracy = content["accuracy"]
+        with fetched(path) as copy, copy.open("rb") as file:
+            table = read_rows(file, path)
+        content, _ = stored_manifest(path, table.more)
+        self._accuracy: list[Row] | None = table.more["accuracy"] if path.suffix == ".json" else None
+        self._all = _Rows(table.rows)
+        self._digests = verify_rows(content, map(self._all.column, COLUMNS))
+        self.manifest: Manifest = self._digests.manifest
+        if self.manifest.get("format") != "costcert certificates" or self.manifest.get("version") != 2:
+            raise StoreError(f"{path} does not hold certificates of this version: certify again")
 
     def problems(self, console: Console) -> list[str]:
-        console.print(f"Digests: {self._path} has none, it is a file for other programs")
+        if not self._digests.sealed:
+            console.print(f"Digests: {self._path} has none; it was made by an older version")
+        elif not self._digests.problems:
+            console.print(f"Digests: {self._path} is as it was written, {len(self._all):,} rows")
         expected = len(self.manifest["defenders"]) * len(self.manifest["patches"])
         expected *= int(self.manifest["votes"]["images"])
         if len(self._all) != expected:
@@ -108,12 +90,16 @@ class StoredFile:
         return []
 
     def rows(self, shard: int, first: int, count: int) -> Sequence[Row]:
-        return self._all[first : first + count]
+        part: Sequence[Row] = self._all[first : first + count]
+        return part
 
     def row_name(self, number: int) -> str:
         return f"row {number + 1}: "
 
-    def accuracy_problems(self) -> list[str]:
+    def content_problems(self) -> list[str]:
+        return [*(f"{self._path}: {each}" for each in self._digests.problems), *self._accuracy_problems()]
+
+    def _accuracy_problems(self) -> list[str]:
         if self._accuracy is None:
             return []
         accuracy, images = self._accuracy, int(self.manifest["votes"]["images"])
@@ -190,34 +176,3 @@ def digest_problems(console: Console, folder: Location, found: FolderDigests) ->
     elif not found.problems:
         console.print(f"Digests: {folder} is as it was written, {num_shards(found.manifest):,} shards")
     return [f"{folder}: {problem}" for problem in found.problems]
-
-
-def _embedded_manifest(path: Location) -> Manifest:
-    """The manifest in the metadata of a Parquet file."""
-    with path.open("rb") as file:
-        metadata = (pq.read_schema(file).metadata or {}).get(b"costcert")
-    if metadata is None:
-        raise StoreError(f"{path} does not record how it was certified: costcert certify did not write it")
-    manifest: Manifest = json.loads(metadata)
-    return manifest
-
-
-def _csv(path: Location) -> Any:
-    with path.open("rb") as file:
-        return pc.read_csv(
-            file,
-            parse_options=pc.ParseOptions(newlines_in_values=True),
-            convert_options=pc.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS)),
-        )
-
-
-def _defenders_and_patches(rows: _Rows, images: int) -> tuple[list[str], list[str]]:
-    """Defenders and patches of a file, in order; values of a few cells are taken for errors, not for more."""
-    found = []
-    for name in ("defender", "patch"):
-        positions: dict[str, list[int]] = {}
-        for position, value in enumerate(rows.column(name)):
-            positions.setdefault(value, []).append(position)
-        frequent = {value: fmean(at) for value, at in positions.items() if 2 * len(at) > images}
-        found.append(sorted(frequent, key=frequent.__getitem__))
-    return found[0], found[1]

@@ -19,7 +19,7 @@ from costcert.votes.table import Votes
 _STEPS = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoppingRule:
     """Stop when it is decided whether the true label is in the top k, and stays there under these patches.
 
@@ -30,6 +30,10 @@ class StoppingRule:
     patches: tuple[OnePatch | Several, ...]
     ks: tuple[int, ...]
     ties: str = "against"
+
+    def __repr__(self) -> str:
+        patches, ks = (", ".join(map(str, each)) for each in (self.patches, self.ks))
+        return f"StoppingRule(patches {patches}; k {ks}; ties {self.ties})"
 
     @classmethod
     def parse(

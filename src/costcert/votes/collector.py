@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ from costcert.datasets.base import Dataset, ImageError
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
 from costcert.models.batch_dependence import refuse_batch_dependence
-from costcert.models.classifier import Ballots, Classifier, Pixels, ballots_of
+from costcert.models.classifier import Ballots, Classifier, Pending, Pixels, ballots_of
 from costcert.votes.adaptive import StoppingRule, schedule
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.probe import probe
@@ -32,6 +34,19 @@ _PROBE_SIZE = (8, 16)
 # Images and regions on which batch dependence is tested before a run.
 _BATCH_TEST_SIZE = (3, 4)
 _LIBRARIES = ("costcert", "numpy", "pillow", "torch", "torchvision", "timm", "onnxruntime")
+
+
+# The numbers of some mutants, and their logits.
+_Pending = tuple[list[int], Pending]
+
+
+class _Part(NamedTuple):
+    """Images that are evaluated together: those that could be read, by row, and their logits."""
+
+    images: range
+    rows: list[int]
+    read: Pixels
+    pending: list[_Pending]
 
 
 class VoteCollector:
@@ -67,7 +82,9 @@ class VoteCollector:
         """How these votes are made, for the manifest."""
         return {
             # The manifest keeps `hide` with the classifier.
-            "model": {key: value for key, value in self.model.metadata().items() if key != "hide"},
+            "model": {key: value for key, value in self.model.metadata().items() if key != "hide"}
+            # No other program can prepare images as the caller did, so none may believe that the model does.
+            | ({"preprocessing": None} if self.dataset.normalised else {}),
             "data": self.dataset.metadata(),
             **({} if self.until is None else {"until": self.until.to_json()}),
             "versions": {name: found for name in _LIBRARIES if (found := _version(name))},
@@ -79,28 +96,52 @@ class VoteCollector:
         """The votes of each of these ranges of images, in order."""
         step = max(1, self.mutants_at_once // len(self.regions))
         parts = [[images[at : at + step] for at in range(0, len(images), step)] for images in wanted]
-        batches = self._read_ahead([part for each in parts for part in each])
         done = 0
-        for images, expected in zip(wanted, parts, strict=True):
-            ballots = self._blank(images)
-            unread = np.ones(len(images), dtype=np.bool_)
-            known = np.zeros(ballots.labels.shape, dtype=np.bool_)
-            for part, pixels in islice(batches, len(expected)):
-                rows = [at for at, read in enumerate(pixels, part.start - images.start) if read is not None]
-                if rows:
-                    read = np.stack([each for each in pixels if each is not None])
-                    self._refuse_batch_dependence(read)
-                    if self.until is None:
-                        self._evaluate(read, ballots, rows, range(len(self.regions)))
+        with closing(self._begun([part for each in parts for part in each])) as begun:
+            for images, expected in zip(wanted, parts, strict=True):
+                ballots = self._blank(images)
+                unread = np.ones(len(images), dtype=np.bool_)
+                known = np.zeros(ballots.labels.shape, dtype=np.bool_)
+                for part in islice(begun, len(expected)):
+                    rows = [part.images[row] - images.start for row in part.rows]
+                    if rows and self.until is None:
+                        self._store(part.pending, ballots, rows)
                         known[rows] = True
-                    else:
-                        self._evaluate_until(read, ballots, known, rows, images)
+                    elif rows:
+                        self._evaluate_until(part.read, ballots, known, rows, images)
                     unread[rows] = False
-                done += len(part)
-                on_progress(done)
-            # An unread image counts as wrong whatever its ballots are: none has to be left to the attacker.
-            known[unread] = True
-            yield self._votes(images, ballots, provenance, unread=unread, known=known)
+                    done += len(part.images)
+                    on_progress(done)
+                # An unread image counts as wrong whatever its ballots are: none is left to the attacker.
+                known[unread] = True
+                yield self._votes(images, ballots, provenance, unread=unread, known=known)
+
+    def _begun(self, parts: Sequence[range]) -> Generator[_Part, None, None]:
+        """The parts in order, while the next ones are read and evaluated."""
+        begun: deque[_Part] = deque()
+        failure: Exception | None = None
+        reading = self._read_ahead(parts)
+        try:
+            while True:
+                try:
+                    images, pixels = next(reading)
+                except StopIteration:
+                    break
+                except Exception as error:
+                    # Raised once the parts before it are done.
+                    failure = error
+                    break
+                begun.append(self._begin_part(images, pixels))
+                if len(begun) > self.model.calls_at_once:
+                    yield begun.popleft()
+            while begun:
+                yield begun.popleft()
+            if failure is not None:
+                raise failure
+        finally:
+            for part in begun:
+                for _, logits in part.pending:
+                    logits.cancel()
 
     @cached_property
     def classifier(self) -> Defence:
@@ -155,7 +196,7 @@ class VoteCollector:
 
     def _read(self, image: int) -> Pixels | None:
         try:
-            picture = self.dataset.image(image)
+            pixels = self.dataset.prepared(image, self.model)
         except ImageError as error:
             if self.skip_corrupt:
                 return None
@@ -163,24 +204,39 @@ class VoteCollector:
                 f"{error}: repair or remove it, or pass --skip-corrupt (skip_corrupt=True), which counts it "
                 "as wrong"
             ) from error
-        pixels = self.model.prepare(picture)
         expected = (*self.model.image_size, self.model.channels)
         if pixels.shape != expected:
             raise CostcertError(f"the model prepares pixels of shape {pixels.shape}, expected {expected}")
         return pixels
 
-    def _evaluate(self, pixels: Pixels, ballots: Ballots, rows: list[int], mutants: Sequence[int]) -> None:
-        """Evaluate these mutants of these images and write the results into these rows of `ballots`."""
-        for start in range(0, len(mutants), self.mutants_at_once):
-            some = list(mutants[start : start + self.mutants_at_once])
-            logits = self.model.logits(pixels, [self.regions[mutant] for mutant in some])
-            expected = (len(pixels), len(some), self.model.num_classes)
+    def _begin_part(self, images: range, pixels: list[Pixels | None]) -> _Part:
+        rows = [row for row, read in enumerate(pixels) if read is not None]
+        if not rows:
+            return _Part(images, rows, np.empty(0, dtype=np.uint8), [])
+        read = np.stack([each for each in pixels if each is not None])
+        self._refuse_batch_dependence(read)
+        pending = self._begin(read, range(len(self.regions))) if self.until is None else []
+        return _Part(images, rows, read, pending)
+
+    def _begin(self, pixels: Pixels, mutants: Sequence[int]) -> list[_Pending]:
+        """Begin to evaluate these mutants of these images, some mutants at a time."""
+        some = [
+            list(mutants[at : at + self.mutants_at_once])
+            for at in range(0, len(mutants), self.mutants_at_once)
+        ]
+        return [(each, self.model.begin(pixels, [self.regions[at] for at in each])) for each in some]
+
+    def _store(self, pending: list[_Pending], ballots: Ballots, rows: list[int]) -> None:
+        """Wait for the logits, and write their ballots into these rows of `ballots`."""
+        for mutants, begun in pending:
+            logits = begun.result()
+            expected = (len(rows), len(mutants), self.model.num_classes)
             if logits.shape != expected:
                 raise CostcertError(f"the model returns logits of shape {logits.shape}, expected {expected}")
             columns: Any = zip(ballots, ballots_of(logits, self.soft), strict=True)
             for stored, new in columns:
                 if stored is not None:
-                    stored[np.array(rows)[:, None], some] = new
+                    stored[np.array(rows)[:, None], mutants] = new
 
     def _evaluate_until(
         self,
@@ -195,7 +251,7 @@ class VoteCollector:
         undecided = np.arange(len(rows))
         for mutants in schedule(len(self.regions)):
             open_rows = np.array(rows)[undecided]
-            self._evaluate(pixels[undecided], ballots, open_rows.tolist(), mutants)
+            self._store(self._begin(pixels[undecided], mutants), ballots, open_rows.tolist())
             known[open_rows[:, None], mutants] = True
             selected: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
             truth = self.dataset.labels[images.start : images.stop][open_rows]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from numbers import Real
 from typing import Any
 
 from costcert.errors import CostcertError, StoreError
-from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.geometry.ablations import Ablation, as_ablation, parse_ablation
 from costcert.geometry.patches import Patch, parse_patch
 from costcert.geometry.sizes import positive_int
 
@@ -37,8 +38,8 @@ class Soft:
     cap: int = UNITS
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and not 0 < self.temperature < float("inf"):
-            raise CostcertError(f"the temperature must be above 0, got {self.temperature}")
+        if self.temperature is not None and not is_positive(self.temperature):
+            raise CostcertError(f"the temperature must be above 0, got {self.temperature!r}")
         positive_int(self.best, "the number of labels of a soft ballot")
         positive_int(self.cap, "the cap of a soft ballot")
 
@@ -68,8 +69,10 @@ class Defence:
     ties: str = "against"
 
     def __post_init__(self) -> None:
-        if self.ties not in TIES:
-            raise CostcertError(f"ties are 'against' or 'lowest', got {self.ties!r}")
+        object.__setattr__(self, "ablation", as_ablation(self.ablation))
+        if not isinstance(self.soft, Soft | None):
+            raise CostcertError(f"soft must be a value like Soft(0.35, 4), got {self.soft!r}")
+        check_ties(self.ties)
 
     def __str__(self) -> str:
         masking = "" if self.mask is None else f" masking {self.mask}"
@@ -109,6 +112,17 @@ class Defence:
             )
         except (KeyError, TypeError, ValueError, CostcertError) as error:
             raise StoreError(f"{where} does not say which classifier it is of: {error}") from None
+
+
+def check_ties(ties: Any) -> None:
+    """Raise if this is not a way to treat ties."""
+    if not isinstance(ties, str) or ties not in TIES:
+        raise CostcertError(f"ties are 'against' or 'lowest', got {ties!r}")
+
+
+def is_positive(value: Any) -> bool:
+    """Whether this is a number above 0, and finite."""
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < float("inf")
 
 
 def _soft(content: Mapping[str, Any]) -> Soft:

@@ -1,6 +1,6 @@
 """Numerical probe: how far the logits of a model move if only the way of computing them changes.
 
-Sums of floating-point numbers depend on their order, which depends on batch size, thread count and device. A
+Sums of floating-point numbers depend on their order, which depends on batch size and device. A
 mutant whose two best logits are close may therefore vote differently in another run. If no logit moves by
 more than δ, the difference of two logits changes by at most 2δ, so a label whose margin exceeds ε = 2δ
 cannot change. δ is the largest movement measured on some mutants on this device, times a safety factor for
@@ -14,7 +14,6 @@ units, times the safety factor.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +48,22 @@ class Probe:
     mutants: int
     flips: int
     shifts: dict[str, float]
+
+    def in_words(self, soft: Soft | None) -> str:
+        """What was found, and what epsilon and tau mean for ballots of this kind."""
+        if self.epsilon == 0:
+            found = f"no logit of {self.mutants:,} mutants moved in {len(self.shifts)} ways of computing it"
+            return f"{found} (epsilon 0{'' if soft is None else f', tau {self.tau}'})"
+        distance = "margin" if soft is None else "margin or cut"
+        words = (
+            f"logits of {self.mutants:,} mutants moved by up to {max(self.shifts.values()):.2g} in "
+            f"{len(self.shifts)} ways of computing them, and {self.flips:,} changed their vote; so ballots "
+            f"with a {distance} of at most epsilon = {self.epsilon:.2g} may change on another machine or run"
+        )
+        if soft is None:
+            return words
+        others = f"by tau = {self.tau:,} of {soft.cap:,} units per label" if self.tau else "not (tau = 0)"
+        return f"{words}, and others {others}"
 
 
 def probe(model: Classifier, images: Pixels, regions: Sequence[Region], *, soft: Soft | None = None) -> Probe:
@@ -92,10 +107,6 @@ def _ways(
     yield "one image at a time", partial(_in_parts, model, images, regions, len(regions))
     yield "three mutants at a time", partial(_in_parts, model, images, regions, 3)
     yield "one mutant at a time", partial(_in_parts, model, images, regions, 1)
-    # Only torch can change its number of threads while a model is loaded.
-    if "torch" in sys.modules:
-        for count in (1, 2, 4):
-            yield f"threads: {count}", partial(_with_threads, count, everything)
 
 
 def _reversed(values: npt.NDArray[Any], axes: int = 1) -> npt.NDArray[Any]:
@@ -121,13 +132,3 @@ def _units(logits: Logits, soft: Soft | None) -> npt.NDArray[np.int64]:
     if made.soft_labels is not None and made.soft_units is not None:
         np.put_along_axis(units, made.soft_labels, made.soft_units, axis=-1)
     return units
-
-
-def _with_threads(count: int, evaluate: Callable[[], Logits]) -> Logits:
-    torch = sys.modules["torch"]
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        return evaluate()
-    finally:
-        torch.set_num_threads(before)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from dataclasses import replace as changed
+from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
@@ -18,19 +20,24 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import VotesError
-from costcert.geometry.ablations import Ablation, parse_ablation, positions
-from costcert.geometry.sizes import ImageSize, as_image_size, positive_int, shown
+from costcert.geometry.ablations import Ablation, as_ablation, positions
+from costcert.geometry.sizes import ImageSize, as_image_size, positive_int, several, shown
+from costcert.votes.ballots import Ballots, ballots_of
 from costcert.votes.defence import UNITS as UNITS
-from costcert.votes.defence import Defence, Soft
+from costcert.votes.defence import Defence, Soft, is_positive
 from costcert.votes.validation import (
     Labels,
+    as_array,
+    as_class_names,
     as_distances,
     as_image_ids,
     as_integers,
     as_labels,
+    as_logits,
     as_mask,
     as_soft_ballots,
     class_count,
+    shortened,
     table_shape,
 )
 
@@ -39,6 +46,8 @@ _PER_IMAGE = ("ballots", "truth", "image_ids", "margins", "cuts", "unread", "kno
 _PER_MUTANT = ("ballots", "margins", "cuts", "known", "labels", "units")
 # The value of every entry of a mask that is None.
 _MASK_DEFAULTS = {"unread": False, "known": True}
+# Logits from which ballots are made at a time, several times as many numbers being in memory.
+_LOGITS_AT_ONCE = 1 << 22
 _MARGIN = "best logit minus second best"
 _CUT = "the lowest logit of a soft ballot's labels minus the highest of the others"
 
@@ -109,20 +118,20 @@ class Votes:
         units: npt.ArrayLike | None = None,
     ) -> None:
         classes = class_count(num_classes)
-        kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
+        kept = as_ablation(ablation)
         size = as_image_size(image_size)
         hard = as_labels(ballots, "ballots", classes)
         shape = table_shape(hard, kept, size)
         truths = as_labels(truth, "truth", classes)
         if truths.shape != shape[:1]:
             raise VotesError(f"got ballots of {shape[0]} images, but truth of shape {truths.shape}")
-        names = None if class_names is None else tuple(str(name) for name in class_names)
-        if names is not None and len(names) != classes:
-            raise VotesError(f"got {len(names)} class names for {classes} classes")
+        names = as_class_names(class_names, classes)
         if recipe is not None:
             labels, units = as_soft_ballots(labels, units, recipe, classes, shape)
         elif labels is not None or units is not None:
             raise VotesError("labels and units need soft ballots: use Votes.soft")
+        if not isinstance(provenance, Mapping | None):
+            raise VotesError(f"provenance must be a dictionary, got {shortened(provenance)}")
         tau = positive_int(tau, "tau", at_least=0)
         if tau and recipe is None:
             raise VotesError("tau is in units of soft ballots, but these votes are hard: use epsilon")
@@ -192,9 +201,68 @@ class Votes:
         return cls(ballots, truth, num_classes=num_classes, recipe=recipe, labels=spread, units=given, **more)
 
     @classmethod
+    def from_logits(
+        cls,
+        logits: npt.ArrayLike,
+        truth: npt.ArrayLike,
+        *,
+        ablation: Ablation | str,
+        image_size: ImageSize | int | str,
+        soft: Soft | None = None,
+        **more: Any,
+    ) -> Votes:
+        """The votes of a network that was evaluated elsewhere: the same ballots that `vote` makes.
+
+        Probabilities are logits after a logarithm: `np.log(np.clip(probabilities, 1e-30, 1))`.
+
+        Args:
+            logits: [N, B, L], a numpy array or a torch tensor: image n, mutant b (in the order of
+                `ablation.regions(image_size)`), class y. All of them must be finite.
+            truth: [N], the true label.
+            ablation: the pixels each mutant kept, a value or its spelling, as `"columns:19"`.
+            image_size: of the network's input, as `224` or `(height, width)`.
+            soft: also make soft ballots, as `Soft(0.35, 4)`: softmax at temperature 0.35, its 4 best labels.
+            more: as for `Votes`: `image_ids`, `class_names`, `hide`, …
+
+        Example:
+            >>> logits = np.random.default_rng(0).normal(size=(2, 8, 10))
+            >>> cc.Votes.from_logits(logits, [3, 1], ablation="columns:4", image_size=8)
+            Votes(2 images x 8 ballots, 10 classes, columns:4 on 8x8)
+        """
+        given = as_logits(logits)
+        classes = given.shape[2]
+        if soft is not None:
+            if not isinstance(soft, Soft):
+                raise VotesError(f"soft must be a value like Soft(0.35, 4), got {soft!r}")
+            soft = changed(soft, best=min(soft.best, classes))
+        step = max(1, _LOGITS_AT_ONCE // (given.shape[1] * classes))
+        parts = [ballots_of(given[at : at + step], soft) for at in range(0, len(given), step)]
+        made = Ballots._make(
+            None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True)
+        )
+        return cls(
+            made.labels,
+            truth,
+            num_classes=classes,
+            ablation=ablation,
+            image_size=image_size,
+            margins=made.margins,
+            cuts=made.cuts,
+            recipe=soft,
+            labels=made.soft_labels,
+            units=made.soft_units,
+            **more,
+        )
+
+    @classmethod
     def joined(cls, parts: Sequence[Votes]) -> Votes:
         """The votes of the images of all parts, in order; the parts were made the same way."""
-        first = parts[0]
+        parts = several(parts)
+        if not parts:
+            raise VotesError("joining votes needs at least one part, got none")
+        for part in parts:
+            check_votes(part)
+        first: Votes = parts[0]
         if len(parts) == 1:
             return first
         content = {field.name: getattr(first, field.name) for field in fields(first)}
@@ -226,6 +294,11 @@ class Votes:
             f"{self.ablation} on {shown(self.image_size)})"
         )
 
+    def _repr_html_(self) -> str:
+        from costcert.notebook import votes_html
+
+        return votes_html(self)
+
     @property
     def num_mutants(self) -> int:
         return int(self.ballots.shape[1])
@@ -255,6 +328,8 @@ class Votes:
         It may use a subset of the mutants, or the hard ballots that are stored with soft ones. Anything else
         needs the network to be evaluated again.
         """
+        if not isinstance(classifier, Defence):
+            raise VotesError(f"the classifier must be a Defence, got {shortened(classifier)}")
         if classifier.hide != self.hide:
             raise VotesError(
                 f"these votes were cast with hide={self.hide!r}, not hide={classifier.hide!r}: vote again"
@@ -284,8 +359,8 @@ class Votes:
         """
         if self.recipe is None or self.units is None:
             raise VotesError("these votes are hard, and hard ballots have no temperature: vote with --soft")
-        if not 0 < power < float("inf"):
-            raise VotesError(f"the power must be above 0, got {power}")
+        if not is_positive(power):
+            raise VotesError(f"the power must be above 0, got {power!r}")
         share = self.units / self.cap
         rest = np.clip(1 - share.sum(axis=2, keepdims=True), 0, None)
         raised = share**power
@@ -297,15 +372,25 @@ class Votes:
 
     def take(self, images: Any) -> Votes:
         """The votes of some images, by slice, indices or mask."""
+        if not isinstance(images, slice):
+            images = np.atleast_1d(as_array(images, "images"))
+            images = images if images.dtype == np.bool_ else as_integers(images, "images")
+        try:
+            chosen = np.arange(len(self))[images]
+        except (IndexError, TypeError):
+            raise VotesError(
+                f"images must be a slice, numbers below {len(self)}, or true and false for each, "
+                f"got {shortened(images)}"
+            ) from None
         content = {name: getattr(self, name) for name in _PER_IMAGE}
         part = {name: None if value is None else value[images] for name, value in content.items()}
-        if len(self.truth[images]) == 0:
+        if chosen.ndim != 1 or len(chosen) == 0:
             raise VotesError("votes need at least one image, and none was selected")
         return self._copied(**part)
 
     def select(self, ablation: Ablation | str) -> Votes:
         """The votes of a subset of the mutants, those of `ablation`."""
-        wanted = parse_ablation(ablation) if isinstance(ablation, str) else ablation
+        wanted = as_ablation(ablation)
         chosen = positions(wanted, self.ablation, self.image_size)
         content = {name: getattr(self, name) for name in _PER_MUTANT}
         part = {name: None if value is None else value[:, chosen] for name, value in content.items()}
@@ -326,6 +411,13 @@ class Votes:
         copy = object.__new__(Votes)
         copy._set(**{**content, **changes})
         return copy
+
+
+def check_votes(votes: Any) -> None:
+    """Raise if these are not votes in memory."""
+    if not isinstance(votes, Votes):
+        hint = ": read_votes reads a folder" if isinstance(votes, str | PathLike) else ""
+        raise VotesError(f"votes must be a Votes table, got {shortened(votes)}{hint}")
 
 
 def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

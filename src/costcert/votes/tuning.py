@@ -24,7 +24,7 @@ from costcert.geometry.sizes import positive_ints
 from costcert.store.files import read_json, write_json
 from costcert.store.locations import Location
 from costcert.votes.defence import Soft
-from costcert.votes.table import Votes
+from costcert.votes.table import Votes, check_votes
 
 FORMAT, VERSION = "costcert tuning", 1
 # Name of the file with the tuned setting; `vote` looks for it in the folder of a model.
@@ -201,6 +201,7 @@ def tune(
         temperature: of the soft ballots, if the votes do not record it.
         progress: called with the number of finished folds and the number of folds.
     """
+    check_votes(votes)
     ballots = VoteEstimates(votes.require_complete("tuning"), temperature)
     on_progress = progress or (lambda done, folds: None)
     goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(positive_ints(k, "k")))

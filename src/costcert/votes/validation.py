@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from costcert.errors import VotesError
 from costcert.geometry.ablations import Ablation
-from costcert.geometry.sizes import ImageSize, positive_int, shown
+from costcert.geometry.sizes import ImageSize, positive_int, several, shown
 from costcert.votes.defence import Soft
 
 Labels = npt.NDArray[np.int32]
@@ -20,12 +20,27 @@ MOST_CLASSES = 1 << 24
 MOST_UNITS = 1 << 60
 
 
+def as_array(values: Any, name: str) -> npt.NDArray[Any]:
+    """An array of anything that is one: numpy arrays, lists, and torch tensors on any device."""
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            # numpy has no bfloat16.
+            values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
+        return np.asarray(values)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise VotesError(f"{name} must be a rectangular array, got {shortened(values)}") from None
+
+
+def shortened(value: Any) -> str:
+    """What came, for an error message: the value itself if its text is short, otherwise its type."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
+
+
 def as_integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     """An array of integers; floats are accepted if all of them are integral."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise VotesError(f"{name} must be a rectangular array of integers") from None
+    array = as_array(values, name)
     if array.dtype.kind in "iu":
         return array
     if array.dtype.kind != "f":
@@ -55,7 +70,7 @@ def as_labels(values: npt.ArrayLike, name: str, num_classes: int) -> Labels:
 
 def as_mask(values: npt.ArrayLike, name: str, shape: tuple[int, ...], items: str) -> npt.NDArray[np.bool_]:
     """A boolean mask with one entry for each of these items."""
-    mask = np.array(values)
+    mask = as_array(values, name).copy()
     if mask.dtype != np.bool_ or mask.shape != shape:
         raise VotesError(
             f"{name} must be true or false for each of {' x '.join(map(str, shape))} {items}, "
@@ -68,7 +83,7 @@ def as_distances(
     values: npt.ArrayLike, name: str, shape: tuple[int, int], meaning: str
 ) -> npt.NDArray[np.float32]:
     """Differences of logits, one per ballot."""
-    array = np.asarray(values)
+    array = as_array(values, name)
     if array.dtype.kind not in "fiu":
         raise VotesError(f"{name} must be numbers, got {array.dtype}")
     if array.shape != shape:
@@ -85,7 +100,7 @@ def as_image_ids(values: Any, count: int) -> npt.NDArray[np.str_]:
     """Distinct ids of `count` images; their numbers by default."""
     if values is None:
         return np.arange(count).astype(np.str_)
-    ids = np.asarray(values).astype(np.str_)
+    ids = as_array(values, "image ids").astype(np.str_)
     if ids.shape != (count,):
         raise VotesError(f"got ballots of {count} images, but image ids of shape {ids.shape}")
     if len(np.unique(ids)) != count:
@@ -114,6 +129,34 @@ def table_shape(ballots: Labels, ablation: Ablation, image_size: ImageSize) -> t
     if len(ballots) == 0:
         raise VotesError("votes need at least one image, got none")
     return len(ballots), mutants
+
+
+def as_class_names(values: Any, num_classes: int) -> tuple[str, ...] | None:
+    """One name per class, or None."""
+    if values is None:
+        return None
+    names = tuple(str(name) for name in several(values))
+    if len(names) != num_classes:
+        raise VotesError(f"got {len(names)} class names for {num_classes} classes")
+    return names
+
+
+def as_logits(values: Any) -> npt.NDArray[np.float32]:
+    """Finite logits [N, B, L] as float32, the precision in which models give them to `vote`."""
+    array = as_array(values, "logits")
+    if array.dtype.kind not in "fiu":
+        raise VotesError(f"logits must be numbers, got {array.dtype}")
+    if array.ndim != 3 or 0 in array.shape:
+        raise VotesError(f"logits must have the shape [images, mutants, classes], got {list(array.shape)}")
+    with np.errstate(over="ignore"):
+        logits = array.astype(np.float32)
+    if not np.isfinite(logits).all():
+        at = tuple(int(index) for index in np.argwhere(~np.isfinite(logits))[0])
+        raise VotesError(
+            f"logits{list(at)} is {array[at]}, but logits must be finite in float32: check the network, and "
+            "clip probabilities away from 0 before taking their logarithm"
+        )
+    return logits
 
 
 def as_soft_ballots(

@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from costcert.datasets.base import Dataset
-from costcert.geometry.ablations import Ablation, parse_ablation
+from costcert.datasets.given import as_dataset
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation, as_ablation
 from costcert.geometry.sizes import positive_int
 from costcert.models.classifier import Classifier
 from costcert.store.digests import replace_manifest
@@ -24,8 +26,12 @@ from costcert.store.votes import VERSION, VotesFolder, votes_manifest, write_vot
 from costcert.votes.adaptive import StoppingRule
 from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Soft
+from costcert.votes.given import classifier_of
 from costcert.votes.table import Votes
 
+# What `vote` takes as a model and as data; a type checker cannot name torch's types without importing torch.
+AnyModel = Classifier | str | Callable[..., Any]
+AnyData = Dataset | str | Any
 # Called with the number of images done and the number of all images.
 Progress = Callable[[int, int], None]
 
@@ -35,8 +41,8 @@ _MUTANTS_PER_SHARD = 1 << 14
 
 @overload
 def vote(
-    model: Classifier,
-    dataset: Dataset,
+    model: AnyModel,
+    data: AnyData,
     ablation: Ablation | str,
     *,
     soft: Soft | None = ...,
@@ -50,8 +56,8 @@ def vote(
 
 @overload
 def vote(
-    model: Classifier,
-    dataset: Dataset,
+    model: AnyModel,
+    data: AnyData,
     ablation: Ablation | str,
     *,
     soft: Soft | None = ...,
@@ -65,8 +71,8 @@ def vote(
 
 
 def vote(
-    model: Classifier,
-    dataset: Dataset,
+    model: AnyModel,
+    data: AnyData,
     ablation: Ablation | str,
     *,
     soft: Soft | None = None,
@@ -79,7 +85,24 @@ def vote(
 ) -> Votes | VotesFolder:
     """Evaluate the model on every mutant of every image.
 
+    Images of a `Dataset`, a spelling, uint8 arrays and Pillow images are pictures: the model resizes and
+    normalises them. Floats, as a torch DataLoader gives them, are the network's input: they are neither
+    resized nor normalised again, and hidden pixels are painted as the model's `hide` says, with 0 by default.
+    Patch sizes are then in pixels of these inputs.
+
+    A torch dataset has no ids, so images are numbered in the order in which they come, and what is random is
+    refused: a shuffling DataLoader, a transform that gives other pixels the second time. Its images are read
+    twice, once for their labels and their digest.
+
     Args:
+        model: what `load_model` returns, or its spelling; a torch module (normalised [M, C, H, W] to logits)
+            or a function (images [M, H, W, C] to logits) if the data are floats, a module of timm, or a
+            function of uint8 arrays. `load_model(network, image_size=…, mean=…, std=…)` describes others.
+        data: a dataset of costcert; a spelling like `"folder:photos"` or `"sample"` (its split `test`); a
+            pair (images, labels) of arrays, tensors or lists, with images as uint8 [N, H, W, C] or
+            [N, H, W], as normalised floats [N, C, H, W], or as Pillow images; a torch Dataset or DataLoader
+            of pairs (image, label), with images as floats [C, H, W], Pillow images or uint8 [H, W, C].
+        ablation: the pixels each mutant keeps, a value or its spelling, as `"columns:19"`.
         soft: also make soft ballots, this way.
         out: a folder or a URL to write to or to resume; otherwise the votes stay in memory.
         shard_size: images per shard of that folder.
@@ -87,24 +110,36 @@ def vote(
         until: evaluate the mutants of each image only until this rule decides.
         probe: also measure how far logits move on this machine, for `certify`'s epsilon.
         progress: called with the number of images done and the number of all images.
+
+    Example:
+        >>> model = cc.load_model(network, image_size=32, mean=0.5, std=0.25)
+        >>> votes = cc.vote(model, (images, labels), "columns:4")
+        >>> cc.certify(votes, ["2", "5"]).accuracy(k=[1, 5])
     """
-    kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
-    collector = VoteCollector(model, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until)
-    on_progress = progress or (lambda done, images: None)
-    if out is None:
-        provenance = {**collector.provenance(), "probe": collector.probe() if probe else None}
-        on_progress(0, len(dataset))
-        (votes,) = collector.shards(
-            [range(len(dataset))], provenance, lambda done: on_progress(done, len(dataset))
+    kept, dataset = as_ablation(ablation), as_dataset(data)
+    if soft is not None and not isinstance(soft, Soft):
+        raise CostcertError(f"soft must be a value like Soft(0.35, 4), got {soft!r}")
+    if not isinstance(until, StoppingRule | None):
+        raise CostcertError(f"until must be a StoppingRule, got {until!r}")
+    with classifier_of(model, dataset, kept) as classifier:
+        collector = VoteCollector(
+            classifier, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until
         )
-        return votes
-    source = begin(locate(out), collector, shard_size, probe)
-    missing = source.missing()
-    before = source.num_images - sum(source.shard_length(number) for number in missing)
-    on_progress(before, source.num_images)
-    fill(source, collector, missing, lambda done: on_progress(before + done, source.num_images))
-    source.seal(missing)
-    return source
+        on_progress = progress or (lambda done, images: None)
+        if out is None:
+            provenance = {**collector.provenance(), "probe": collector.probe() if probe else None}
+            on_progress(0, len(dataset))
+            (votes,) = collector.shards(
+                [range(len(dataset))], provenance, lambda done: on_progress(done, len(dataset))
+            )
+            return votes
+        source = begin(locate(out), collector, shard_size, probe)
+        missing = source.missing()
+        before = source.num_images - sum(source.shard_length(number) for number in missing)
+        on_progress(before, source.num_images)
+        fill(source, collector, missing, lambda done: on_progress(before + done, source.num_images))
+        source.seal(missing)
+        return source
 
 
 def begin(

@@ -1,5 +1,6 @@
 // Certified accuracy of all images, by list length and by size of the sticker.
 
+import { sizeText } from "./numbers.js";
 import { element } from "./ranking.js";
 
 const $ = (id) => document.getElementById(id);
@@ -30,6 +31,9 @@ function drawFrame(svg, ticks, x, unit) {
 
 const drawMarker = (svg, x) => svg.append(shape("line", { class: "now", x1: x, x2: x, y1: FRAME.top, y2: FRAME.bottom }));
 
+// Black, which reports use for a defender of another package, is invisible in dark mode.
+const visible = (colour) => (colour === "#000000" ? "var(--ink)" : colour);
+
 // Dashes tell lines apart that coincide.
 function drawCurve(svg, points, look) {
   if (!points.length) return;
@@ -38,24 +42,17 @@ function drawCurve(svg, points, look) {
     svg.append(shape("path", { class: "line clean", d }));
     return;
   }
-  svg.append(shape("path", { class: "line", d, stroke: look.colour, "stroke-width": look.width, "stroke-dasharray": look.dash.join(" ") }));
-  for (const [px, py] of points) svg.append(shape("circle", { cx: px, cy: py, r: 1.3 + look.width / 2, fill: look.colour }));
+  const colour = visible(look.colour);
+  svg.append(shape("path", { class: "line", d, stroke: colour, "stroke-width": look.width, "stroke-dasharray": look.dash.join(" ") }));
+  for (const [px, py] of points) svg.append(shape("circle", { cx: px, cy: py, r: 1.3 + look.width / 2, fill: colour }));
 }
-
-// Halves are rounded as in Python, so that a number is the same in every report.
-const oneDigit = new Intl.NumberFormat("en", {
-  minimumFractionDigits: 1,
-  maximumFractionDigits: 1,
-  roundingMode: "halfEven",
-});
-const percent = (share) => `${oneDigit.format(100 * share)} %`;
 
 // `current` is the accuracy for the sticker of the sliders, `bySide` that for squares; both may not be loaded yet.
 export function drawCurves(state, current, bySide) {
   const { k, view, about } = state;
   const defenders = about.views[view].defenders;
   const kChart = $("by-k");
-  const longest = Math.min(10, about.num_classes);
+  const longest = Math.min(10, state.longestList);
   const xK = xAxis(1, longest);
   drawFrame(kChart, [...Array(longest).keys()].map((i) => i + 1), xK, "list length k");
   if (k <= longest) drawMarker(kChart, xK(k));
@@ -75,17 +72,17 @@ export function drawCurves(state, current, bySide) {
     const points = loaded.map(([side, found]) => [xSide(side), y(found.defenders[name].certified[k - 1])]);
     drawCurve(sideChart, points, about.defenders[name]);
   }
-  $("curves-about").textContent = `of ${about.images.toLocaleString("en")} images, ${state.width} × ${state.height} px sticker anywhere, top ${k}`;
+  $("curves-about").textContent = `of ${about.images.toLocaleString("en")} images, ${sizeText(state)} px sticker anywhere, top ${k}`;
   const keys = defenders.map((name) => {
     const swatch = element("i");
-    swatch.style.background = about.defenders[name].colour;
-    const value = element("b", { textContent: current && k <= current.k.length ? percent(current.defenders[name].certified[k - 1]) : "…" });
-    const key = element("li", {}, swatch, `${about.defenders[name].title} `, value);
+    swatch.style.background = visible(about.defenders[name].colour);
+    const value = element("b", { textContent: current && k <= current.k.length ? `${current.defenders[name].certified_percent[k - 1]} %` : "…" });
+    const key = element("li", { title: about.defenders[name].meaning }, swatch, `${about.defenders[name].title} `, value);
     key.dataset.defender = name;
     return key;
   });
   if (current && k <= current.k.length) {
-    const clean = element("b", { textContent: percent(current.defenders[state.defender].clean[k - 1]) });
+    const clean = element("b", { textContent: `${current.defenders[state.defender].clean_percent[k - 1]} %` });
     const key = element("li", { className: "quiet" }, "– – without a sticker ", clean);
     key.dataset.defender = "clean";
     keys.push(key);

@@ -1,11 +1,14 @@
 // The gallery: which images are certified, filtered and sorted.
 
+import { isPromise } from "./numbers.js";
 import { element } from "./ranking.js";
 import { encodeId } from "./service.js";
 
 const $ = (id) => document.getElementById(id);
 const PAGE_SIZE = 60;
 let shownCards = PAGE_SIZE;
+
+const isCertified = (state, minK) => minK <= state.k && isPromise(minK, state.about.num_classes);
 
 // Rows of the images that pass the filters, in order.
 export function filteredRows(state, filters) {
@@ -14,7 +17,7 @@ export function filteredRows(state, filters) {
   for (let row = 0; row < state.images.ids.length; row++) {
     if (filters.class !== "" && state.images.truth[row] !== Number(filters.class)) continue;
     if (table) {
-      const certified = table.min_k[row] <= state.k;
+      const certified = isCertified(state, table.min_k[row]);
       if (filters.certified && certified !== (filters.certified === "yes")) continue;
       const rank = table.rank[row];
       if (filters.rank === "first" && rank !== 1) continue;
@@ -58,11 +61,12 @@ export function drawGallery(state, open) {
   const wanted = rows.slice(0, shownCards).map((row) => {
     const card = existing.get(row) || newCard(state, row, tiny, open);
     const minK = table ? table.min_k[row] : null;
-    const certified = minK !== null && minK <= state.k;
+    const certified = minK !== null && isCertified(state, minK);
     const badge = card.lastChild;
-    badge.textContent = minK === null ? "…" : `${certified ? "✓" : "✗"} min-k ${minK}`;
+    const promise = minK === null ? "…" : isPromise(minK, state.about.num_classes) ? `min-k ${minK}` : "no promise";
+    badge.textContent = minK === null ? "…" : `${certified ? "✓" : "✗"} ${promise}`;
     badge.className = `badge ${minK === null ? "" : certified ? "yes" : "no"}`;
-    card.setAttribute("aria-label", `${state.name(state.images.truth[row])}, min-k ${minK}, ${state.images.ids[row]}`);
+    card.setAttribute("aria-label", `${state.name(state.images.truth[row])}, ${promise}, ${state.images.ids[row]}`);
     card.setAttribute("aria-current", state.image === state.images.ids[row]);
     return card;
   });

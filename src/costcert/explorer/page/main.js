@@ -3,6 +3,9 @@
 import { attack, cleanVotes, distinctPlaces, makeElection, maskWindows, positions, rewrittenLabels, touched, worstPlace } from "./arithmetic.js";
 import { drawCurves } from "./curves.js";
 import { drawGallery, startGallery } from "./gallery.js";
+import { fillGlossary } from "./glossary.js";
+import { endLoading, failLoading, showErrors, showStep } from "./loading.js";
+import { decimals, sizeText, votesText } from "./numbers.js";
 import { drawBars, drawBudget, drawDefenders, drawVerdict, element } from "./ranking.js";
 import { RequestError, encodeId, get, post, postFile, sendToken } from "./service.js";
 import { addStickerListeners, drawStage, drawStrips, stripsCaption } from "./stage.js";
@@ -90,16 +93,6 @@ function scheduleDraw() {
   });
 }
 
-async function showErrors(action) {
-  try {
-    await action();
-    $("trouble").hidden = true;
-  } catch (error) {
-    $("trouble").textContent = error instanceof RequestError ? error.message : `The service cannot be reached (${error.message}).`;
-    $("trouble").hidden = false;
-  }
-}
-
 // Certificates of all images, and of this one at all places.
 async function refreshTables() {
   clearTables();
@@ -168,27 +161,37 @@ function certifyRequest(attack = false) {
 }
 
 async function open(image) {
-  await showErrors(async () => {
-    const request = ++imageRequest;
-    const votes = await get(`/votes/${encodeId(image)}`, { ballots: state.view });
-    if (request !== imageRequest) return;
-    state.upload = null;
-    state.image = image;
-    state.label = votes.truth;
-    setVotes(votes);
-    const picture = $("picture");
-    picture.hidden = !state.about.pictures;
-    $("no-picture").hidden = state.about.pictures;
-    if (state.about.pictures) picture.src = `/pictures/${encodeId(image)}`;
-    picture.alt = `${state.name(votes.truth)}, ${image}`;
-    $("upload-answer").textContent = "";
-    await refreshImage();
-  });
+  const request = ++imageRequest;
+  const votes = await get(`/votes/${encodeId(image)}`, { ballots: state.view });
+  if (request !== imageRequest) return;
+  state.upload = null;
+  state.image = image;
+  state.trueLabel = state.label = votes.truth;
+  state.labelOrigin = "true";
+  setVotes(votes);
+  showPicture(state.about.pictures ? `/pictures/${encodeId(image)}` : null, `${state.name(votes.truth)}, ${image}`);
+  $("upload-answer").replaceChildren();
+  await refreshImage();
+}
+
+function showPicture(source, description) {
+  const picture = $("picture");
+  picture.hidden = source === null;
+  $("no-picture").hidden = source !== null;
+  $("no-picture").textContent = "The picture is not here, but its votes are. To show pictures, start costcert explore with --data.";
+  picture.alt = description;
+  if (source !== null) picture.src = source;
+}
+
+function onPictureError() {
+  $("picture").hidden = true;
+  $("no-picture").hidden = false;
+  $("no-picture").textContent = "The picture cannot be read, but its votes are here.";
 }
 
 // From the gallery, which is far below the picture on a phone.
 async function openAndShow(image) {
-  await open(image);
+  await showErrors(() => open(image));
   if ($("stage").getBoundingClientRect().bottom < 80) $("stage").scrollIntoView({ block: "start" });
 }
 
@@ -211,27 +214,50 @@ async function refreshImage() {
 async function upload(file) {
   await showErrors(async () => {
     const request = ++imageRequest;
-    $("upload-answer").textContent = "Predicting …";
+    const answer = $("upload-answer");
+    const before = [...answer.childNodes];
+    answer.textContent = `The model looks at ${file.name} …`;
     let found;
     try {
       found = await postFile("/predict?k=5", file);
     } catch (error) {
-      $("upload-answer").textContent = "";
+      if (request === imageRequest) answer.replaceChildren(...before);
       throw error;
     }
     if (request !== imageRequest) return;
     state.upload = found;
     state.image = null;
     state.label = state.upload.top[0].label;
+    state.labelOrigin = "predicted";
     setVotes(state.upload.votes[state.view]);
-    $("picture").hidden = false;
-    $("no-picture").hidden = true;
-    $("picture").src = state.upload.picture;
-    $("picture").alt = "your picture, as the model sees it";
-    const list = state.upload.top.map(({ label, votes }) => `${state.name(label)} (${votes.toFixed(1)})`).join(", ");
-    $("upload-answer").textContent = `Predicted: ${list}. Choose the label to keep.`;
+    showPicture(state.upload.picture, "your picture, as the model sees it");
+    showPredictions(file.name);
     await refreshImage();
   });
+}
+
+// The prediction of an uploaded picture; each label of it can be chosen, as all labels can in the list.
+function showPredictions(file) {
+  const choices = state.upload.top.map(({ label, votes }) => {
+    const text = `${state.name(label)} (${votesText(votes)})`;
+    const choice = element("button", { type: "button", textContent: text });
+    choice.dataset.label = label;
+    choice.addEventListener("click", () => showErrors(() => chooseLabel(label)));
+    return choice;
+  });
+  $("upload-answer").replaceChildren(
+    element("p", { textContent: `The model predicts “${state.name(state.label)}” for ${file} (in brackets: votes). What does your picture show?` }),
+    element("p", { className: "choices" }, ...choices),
+    element("p", { className: "quiet", textContent: "All labels are in the list “Label to keep”." })
+  );
+}
+
+async function chooseLabel(label) {
+  state.label = label;
+  state.labelOrigin = !isUpload() && label === state.trueLabel ? "true" : "chosen";
+  $("label").value = label;
+  chooseColours();
+  await refreshImage();
 }
 
 async function moveToWorstPlace() {
@@ -256,7 +282,7 @@ function fillControls() {
   const setMax = (id, value) => ($(id).max = value);
   setMax("size", Math.max(1, Math.min(height, width)));
   setMax("height", height);
-  setMax("k", Math.min(20, about.num_classes));
+  setMax("k", state.longestList);
   const names = about.class_names || [...Array(about.num_classes).keys()].map((label) => `class ${label}`);
   $("label").append(...names.map((name, label) => element("option", { value: label, textContent: name })));
   $("view").value = state.view;
@@ -267,7 +293,10 @@ function fillControls() {
 
 function fillDefenders() {
   const names = state.about.views[state.view].defenders;
-  const options = names.map((name) => element("option", { value: name, textContent: state.about.defenders[name].title }));
+  const options = names.map((name) => {
+    const { title, meaning } = state.about.defenders[name];
+    return element("option", { value: name, textContent: title, title: meaning });
+  });
   $("defender").replaceChildren(...options);
   if (!names.includes(state.defender)) state.defender = names[0];
   $("defender").value = state.defender;
@@ -279,8 +308,9 @@ function showSliders() {
   $("k").value = state.k;
   const [height, width] = state.about.image_size;
   const share = (100 * state.width * state.height) / (height * width);
-  $("size-shown").textContent = `${state.width} × ${state.height} px, ${share < 9.95 ? share.toFixed(1) : share.toFixed(0)} % of the picture`;
+  $("size-shown").textContent = `${sizeText(state)} px, ${share < 0.05 ? "less than 0.1" : decimals(share, 1)} % of the picture`;
   $("height-shown").textContent = `${state.height} px`;
+  $("width-shown").textContent = `${state.width} px`;
   $("k-shown").textContent = state.k;
 }
 
@@ -311,6 +341,8 @@ function addListeners() {
   $("square").addEventListener("change", () => {
     const [height, width] = state.about.image_size;
     $("height-label").hidden = square();
+    $("size-name").textContent = square() ? "Side" : "Width";
+    $("size").setAttribute("aria-label", `Sticker ${square() ? "side" : "width"} in pixels`);
     $("size").max = square() ? Math.min(height, width) : width;
     if (square() && state.height !== state.width) {
       state.width = state.height = Math.min(state.width, height, width);
@@ -330,13 +362,8 @@ function addListeners() {
     drawGallery(state, openAndShow);
     drawAccuracy();
   });
-  $("label").addEventListener("change", () =>
-    showErrors(async () => {
-      state.label = Number($("label").value);
-      chooseColours();
-      await refreshImage();
-    })
-  );
+  $("label").addEventListener("change", () => showErrors(() => chooseLabel(Number($("label").value))));
+  $("picture").addEventListener("error", onPictureError);
   $("view").addEventListener("change", () =>
     showErrors(async () => {
       const request = ++imageRequest;
@@ -354,8 +381,9 @@ function addListeners() {
   $("worst").addEventListener("click", moveToWorstPlace);
   $("upload").addEventListener("change", async () => {
     const [file] = $("upload").files;
-    if (file) await upload(file);
+    // Cleared at once, so that the same file can be chosen again.
     $("upload").value = "";
+    if (file) await upload(file);
   });
   addStickerListeners(
     state,
@@ -398,9 +426,12 @@ async function start() {
     await sendToken(token);
     history.replaceState(null, "", location.pathname);
   }
+  showStep("the description of this run");
   state.about = await get("/about");
-  state.images = await get("/images");
   const { about } = state;
+  const images = `${about.images.toLocaleString("en")} images of ${about.name}`;
+  showStep(`the list of the ${images}`);
+  state.images = await get("/images");
   const [height, width] = about.image_size;
   state.rows = new Map(state.images.ids.map((id, row) => [id, row]));
   state.name = (label) => (about.class_names ? about.class_names[label] : `class ${label}`);
@@ -408,22 +439,30 @@ async function start() {
   state.upload = null;
   state.view = Object.keys(about.views)[0];
   state.defender = about.views[state.view].defenders[0];
-  state.k = Math.min(about.num_classes > 20 ? 5 : 3, about.num_classes);
+  // The list of all labels contains every label: nothing to promise.
+  state.longestList = Math.max(1, Math.min(20, about.num_classes - 1));
+  state.k = Math.min(about.num_classes > 20 ? 5 : 3, state.longestList);
   state.height = state.width = about.sides[Math.floor((about.sides.length - 1) / 3)];
   state.top = Math.round((height - state.height) / 2);
   state.left = Math.round((width - state.width) / 2);
   fillControls();
   fillTexts();
+  fillGlossary(state);
   prepareSize();
   showSliders();
-  $("main").hidden = false;
   startGallery(state, openAndShow);
   addListeners();
+  showStep(`certificates of the ${images} against a ${sizeText(state)} pixel sticker; the first time takes longest`);
   state.table = await get("/certificates", { patch: patchName(), ballots: state.view });
+  showStep("the first image");
+  // Shown before it is drawn, because charts are as wide as they are shown.
+  $("main").hidden = false;
   await open(firstImage());
   drawGallery(state, openAndShow);
+  drawAccuracy();
+  endLoading();
   document.documentElement.dataset.ready = "yes";
-  await refreshAccuracy(patchName(), state.view, tablesRequest);
+  await showErrors(() => refreshAccuracy(patchName(), state.view, tablesRequest));
 }
 
 $("ask-token").addEventListener("submit", (event) => {
@@ -436,11 +475,12 @@ $("ask-token").addEventListener("submit", (event) => {
 window.costcert = { state, draw };
 
 start().catch((error) => {
+  $("main").hidden = true;
   if (error instanceof RequestError && error.status === 401) {
     history.replaceState(null, "", location.pathname);
+    endLoading();
     $("ask-token").hidden = false;
     return;
   }
-  $("trouble").textContent = `The page could not be loaded: ${error.message}`;
-  $("trouble").hidden = false;
+  failLoading(error);
 });

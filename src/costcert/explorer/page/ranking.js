@@ -1,5 +1,7 @@
 // The attack as text and bars: how the budget is spent, and the ranking after it.
 
+import { isPromise, ordinal, sizeText, topK, votesText } from "./numbers.js";
+
 const $ = (id) => document.getElementById(id);
 const MAX_BARS = 12;
 
@@ -9,16 +11,7 @@ export function element(tag, properties = {}, ...children) {
   return node;
 }
 
-const asVotes = (units, cap) => {
-  if (cap === 1) return String(units);
-  const votes = units / cap;
-  return votes.toFixed(Math.abs(votes) < 9.95 ? 2 : 1);
-};
-const ordinal = (n) => {
-  const ending = { 1: "st", 2: "nd", 3: "rd" }[n % 10];
-  return `${n}${ending && Math.floor((n % 100) / 10) !== 1 ? ending : "th"}`;
-};
-const topK = (k) => (k === 1 ? "first place" : `top ${k}`);
+const asVotes = (units, cap) => votesText(units / cap);
 
 // The ranking after the attack: labels that pass, the label itself, and the others.
 function ranking({ lifted, scores }, label, classes) {
@@ -105,20 +98,13 @@ export function drawBudget(state, result, colour) {
   $("spent").textContent = text;
 }
 
-const EXPLANATIONS = {
-  costcert: "CostCert lets the attacker spend each vote once, on the cheapest rivals: exactly what an attacker can do.",
-  "costcert-masks": "CostCert over masks predicts as PatchGuard does, and lets the attacker spend each vote once.",
-  patchguard: "PatchGuard subtracts from every label its best window of votes, in the prediction too: its ranking is not the one above.",
-  cbn: "PG♠/CBN takes each rival separately, as if the attacker could spend all its votes once per rival.",
-  drs: "DRS compares all votes with twice the largest number a sticker can touch; the place of the sticker does not matter.",
-};
-
 export function drawVerdict(state, result, here, anywhere) {
   const { defender, k } = state;
-  const title = state.about.defenders[defender].title;
+  const { title, meaning } = state.about.defenders[defender];
+  const classes = state.about.num_classes;
   const name = `“${state.name(state.label)}”`;
   const controlled = result.budget / state.election.cap;
-  const safe = (position) => position <= k;
+  const safe = (position) => position <= k && isPromise(position, classes);
   const line = $("here");
   const place = here[defender];
   line.replaceChildren();
@@ -127,41 +113,61 @@ export function drawVerdict(state, result, here, anywhere) {
     line.append(`${title} is computed only for all places together: they are too many to try while dragging.`);
   } else {
     line.append(element("span", { className: safe(place) ? "yes" : "no", textContent: safe(place) ? "✓ Safe here. " : "✗ Not safe here. " }));
-    line.append(
-      `The sticker holds ${controlled} of ${state.election.mutants} votes; ${name} ends ` +
-        (place === 1 ? "first under any attack." : `${ordinal(place)} at worst${safe(place) ? ` and stays in the ${topK(k)}` : `, out of the ${topK(k)}`}.`)
-    );
+    const end = !isPromise(place, classes)
+      ? "can end last"
+      : place === 1
+        ? "ends first under any attack"
+        : `ends ${ordinal(place)} at worst${safe(place) ? ` and stays in the ${topK(k)}` : `, out of the ${topK(k)}`}`;
+    line.append(`The sticker holds ${controlled} of ${state.election.mutants} votes; ${name} ${end}.`);
   }
   const far = $("anywhere");
   far.replaceChildren();
   const minK = anywhere && anywhere[defender] && anywhere[defender].min_k;
+  // Only the label that the data give needs no further words.
+  const whose = { true: "", predicted: ` for ${name}, the predicted label`, chosen: ` for the label you chose: ${name}` }[state.labelOrigin];
   if (!minK) {
     far.append("Computing all other places …");
+  } else if (!isPromise(minK, classes)) {
+    far.append(
+      element("b", { className: "no", textContent: `✗ Nothing is promised${whose}. ` }),
+      `Against such a sticker ${title} cannot exclude that ${name} ends last, ${ordinal(classes)} of ${classes}.`
+    );
   } else if (safe(minK)) {
     far.append(
-      element("b", { className: "yes", textContent: "✓ Certified. " }),
-      `${title} proves that no ${state.width} × ${state.height} pixel sticker, anywhere, with any pixels, pushes ${name} out of the ${topK(k)} (min-k ${minK}).`
+      element("b", { className: "yes", textContent: `✓ Certified${whose}. ` }),
+      `${title} proves that no ${sizeText(state)} pixel sticker, anywhere, with any pixels, pushes ${name} out of the ${topK(k)} (min-k ${minK}).`
     );
   } else {
     far.append(
-      element("b", { className: "no", textContent: "✗ No certificate. " }),
+      element("b", { className: "no", textContent: `✗ No certificate${whose}. ` }),
       defender === "costcert" && state.about.ties
         ? `At its worst place such a sticker could push ${name} down to place ${minK} (min-k ${minK}).`
         : `${title} proves only the top ${minK} against such a sticker (min-k ${minK}).`
     );
   }
-  $("explained").textContent = EXPLANATIONS[defender] || "";
+  $("label-note").textContent = labelNote(state, name);
+  $("label-note").hidden = state.labelOrigin === "true";
+  $("explained").textContent = meaning ? `${title}: ${meaning}` : "";
   $("bars-caption").textContent =
     "Solid: votes the sticker does not touch. Hatched: votes the attacker gives. A label that reaches the dashed line passes.";
+}
+
+// Where the label comes from, unless it is the true one.
+function labelNote(state, name) {
+  if (state.labelOrigin === "predicted") {
+    return `${name} is what the model predicts. costcert does not know what your picture shows: if it is something else, choose that label.`;
+  }
+  if (state.upload) return `You chose ${name}. costcert does not know whether your picture shows it.`;
+  return `You chose ${name}; the true label of this image is “${state.name(state.trueLabel)}”.`;
 }
 
 export function drawDefenders(state, here, anywhere) {
   const { k, view } = state;
   const mark = (position) => {
     if (position === null || position === undefined) return element("td", { textContent: "–" });
-    const safe = position <= k;
+    const safe = position <= k && isPromise(position, state.about.num_classes);
     const cell = element("td", { className: safe ? "yes" : "no" });
-    cell.textContent = `${safe ? "✓" : "✗"} top ${position}`;
+    cell.textContent = isPromise(position, state.about.num_classes) ? `${safe ? "✓" : "✗"} top ${position}` : "✗ no promise";
     return cell;
   };
   const rows = state.about.views[view].defenders.map((name) => {
@@ -169,7 +175,7 @@ export function drawDefenders(state, here, anywhere) {
     const row = element("tr", { className: name === state.defender ? "chosen" : "" });
     row.dataset.defender = name;
     row.append(
-      element("th", { scope: "row", textContent: state.about.defenders[name].title }),
+      element("th", { scope: "row", textContent: state.about.defenders[name].title, title: state.about.defenders[name].meaning }),
       element("td", { textContent: found ? found.rank : "…" }),
       mark(here[name]),
       found ? mark(found.min_k) : element("td", { textContent: "…" })

@@ -9,6 +9,12 @@ export class RequestError extends Error {
 
 const sleep = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
+let busyListener = () => {};
+// `listener(attempt, attempts)` is called before a request is sent again because the service was busy.
+export const onBusy = (listener) => {
+  busyListener = listener;
+};
+
 async function request(path, options = {}, attempts = 6) {
   for (let attempt = 1; ; attempt++) {
     const response = await fetch(path, { credentials: "same-origin", ...options });
@@ -23,6 +29,7 @@ async function request(path, options = {}, attempts = 6) {
       }
       throw new RequestError(response.status, detail);
     }
+    busyListener(attempt + 1, attempts);
     await sleep(Math.min(5, Number(response.headers.get("retry-after")) || 1));
   }
 }
@@ -38,7 +45,8 @@ export const post = async (path, content) => {
 };
 
 export const postFile = async (path, file) => {
-  return (await request(path, { method: "POST", headers: { "content-type": file.type }, body: file })).json();
+  const headers = { "content-type": file.type || "application/octet-stream" };
+  return (await request(path, { method: "POST", headers, body: file })).json();
 };
 
 // The token is in the fragment of the address, which browsers do not send; after this a cookie holds it.

@@ -65,7 +65,7 @@ export function drawStage(state) {
   sticker.style.height = `${(100 * state.height) / height}%`;
   sticker.setAttribute(
     "aria-label",
-    `${state.width} by ${state.height} pixels, at row ${state.top}, column ${state.left}. Arrow keys move it, Home finds its worst place.`
+    `${state.height} by ${state.width} pixels (height by width), at row ${state.top}, column ${state.left}. Arrow keys move it, Home finds its worst place.`
   );
 }
 

@@ -158,7 +158,7 @@ def accuracy_by_k(results: Results, patch: str | int | None = None, *, width: fl
                 markevery=(turn, max(1, len(ks) // 3)) if len(ks) > 8 else None,
                 **line_style(look),
             )
-        axes.set_title(patch_title(each))
+        axes.set_title(patch_title(each, results.image_size, width / columns - 0.25))
         if place % columns == 0:
             axes.set_ylabel("Certified in %")
     set_k_ticks(panels[0], ks)

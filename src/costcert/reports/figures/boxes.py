@@ -21,6 +21,9 @@ Counts = npt.NDArray[np.int64]
 # With more classes than this the axis is logarithmic: small values would be squeezed on a linear one.
 MOST_LINEAR = 30
 
+# The label of min-k = number of classes: the list of all labels always contains the right one.
+NO_PROMISE = "no\npromise"
+
 
 @styled
 def min_k_boxes(results: Results, *, width: float = PAGE) -> Figure:
@@ -120,24 +123,15 @@ def _boxes(axes: Axes, results: Results, patches: list[str], room: float) -> Non
     if last > MOST_LINEAR:
         axes.set_yscale("log")
         ticks = [tick for tick in (10**power for power in range(9)) if tick * 2 < last]
-        axes.set_yticks([*ticks, last], [f"{tick:,}" for tick in [*ticks, last]])
+        axes.set_yticks([*ticks, last], [*(f"{tick:,}" for tick in ticks), NO_PROMISE])
         axes.set_yticks([], minor=True)
         axes.set_ylim(0.8, last * 1.9)
     else:
-        ticks = list(range(1, last + 1, max(1, round(last / 8))))
-        axes.set_yticks([tick for tick in ticks if tick == last or last - tick >= last / 12] + [last])
+        step = max(1, round(last / 8))
+        ticks = [tick for tick in range(1, last, step) if last - tick >= last / 12]
+        axes.set_yticks([*ticks, last], [*map(str, ticks), NO_PROMISE])
         axes.set_ylim(0.5, last + max(0.6, last * 0.1))
     axes.axhline(last, color=QUIET, linewidth=0.7, linestyle=(0, (1, 2)), zorder=0.9)
-    axes.annotate(
-        f"k = {last:,}, all classes: nothing certified",
-        (0, last),
-        xycoords=("axes fraction", "data"),
-        xytext=(2, 2.5),
-        textcoords="offset points",
-        color=QUIET,
-        size="small",
-        bbox={"facecolor": "white", "linewidth": 0, "pad": 0.5},
-    )
     axes.set_xlim(-0.5, len(patches) - 0.5)
     axes.set_xticks([place + 0.5 for place in range(len(patches) - 1)], minor=True)
     axes.grid(visible=True, which="minor", axis="x")

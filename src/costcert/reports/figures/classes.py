@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from costcert.certification.accuracy import wilson
 from costcert.errors import CostcertError
 from costcert.reports.figures.layout import new_figure, shortened
-from costcert.reports.figures.patches import certified_patch, patch_title, sorted_patches
+from costcert.reports.figures.patches import certified_patch, patch_title
 from costcert.reports.results import Results
 from costcert.reports.style import (
     INK,
@@ -22,6 +21,7 @@ from costcert.reports.style import (
     styled,
     tint,
 )
+from costcert.reports.summary import classes, headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,18 +44,23 @@ def accuracy_by_class(
     """Certified and clean accuracy of each class, best first, for one defender, patch and k.
 
     Args:
-        defender: the first one by default.
-        patch: the one in the middle by default.
+        defender: that of the headline by default.
+        patch: that of the headline by default.
     """
     key = _key(results, defender, patch, k)
-    ranked = _ranked(results, key)
-    parts = {"": ranked}
+    ranked = [each.label for each in classes(results, *key)]
+    parts = [("", ranked)]
     if len(ranked) > MOST_CLASSES:
-        parts = {f"{EXTREMES} best": ranked[:EXTREMES], f"{EXTREMES} worst": ranked[-EXTREMES:]}
+        parts = [(f"{EXTREMES} best", ranked[:EXTREMES]), (f"{EXTREMES} worst", ranked[-EXTREMES:])]
+    elif len(ranked) > MOST_CLASSES // 2 and width > 5:
+        half = ceil(len(ranked) / 2)
+        parts = [("Better half", ranked[:half]), ("Worse half", ranked[half:])]
     look = looks(results.defenders)[key[0]]
     beside = len(parts) if width > 5 else 1
-    note = f"{defender_title(key[0])} against a {patch_title(key[1])}; bars: 95 % intervals."
-    if len(parts) > 1:
+    note = (
+        f"{defender_title(key[0])} against {patch_title(key[1], results.image_size)}; bars: 95 % intervals."
+    )
+    if len(ranked) > MOST_CLASSES:
         note += f" The {EXTREMES} best and the {EXTREMES} worst of {len(ranked):,} classes."
     figure, panels = new_figure(
         f"Certified top-{k} accuracy by class",
@@ -67,10 +72,10 @@ def accuracy_by_class(
         width=width,
         panels=len(parts),
         columns=beside,
-        panel_height=0.5 + 0.15 * max(map(len, parts.values())),
+        panel_height=0.5 + 0.15 * max(len(part) for _, part in parts),
         sharex=True,
     )
-    for axes, (title, part) in zip(panels, parts.items(), strict=True):
+    for axes, (title, part) in zip(panels, parts, strict=True):
         _dots(axes, results, key, part)
         axes.set_title(title)
     for axes in panels[-beside:]:
@@ -84,10 +89,10 @@ def _key(results: Results, defender: str | None, patch: str | int | None, k: int
             "these results have no counts by class: read them with the votes that were certified, which hold "
             "the true labels"
         )
-    patches = sorted_patches(results)
+    found = headline(results)
     key = (
-        results.defenders[0] if defender is None else defender,
-        patches[len(patches) // 2] if patch is None else certified_patch(results, patch),
+        found.defender if defender is None else defender,
+        found.patch if patch is None else certified_patch(results, patch),
         k,
     )
     known = results.by_class.certified
@@ -97,16 +102,6 @@ def _key(results: Results, defender: str | None, patch: str | int | None, k: int
             f"there are no counts by class for {key[0]} against {key[1]} at k = {k}: choose from {choices}"
         )
     return key
-
-
-def _ranked(results: Results, key: tuple[str, str, int]) -> list[int]:
-    """Classes with images, by certified accuracy and then by clean accuracy, best first."""
-    counts = results.by_class
-    assert counts is not None
-    labels = np.flatnonzero(counts.images)
-    share = counts.certified[key][labels] / counts.images[labels]
-    clean = counts.clean[key][labels] / counts.images[labels]
-    return [int(label) for label in labels[np.lexsort((labels, -clean, -share))]]
 
 
 def _dots(axes: Axes, results: Results, key: tuple[str, str, int], labels: list[int]) -> None:

@@ -73,7 +73,7 @@ def comparison(
     for place, (number, axes) in enumerate(zip(panels_of, panels, strict=True)):
         threat = compared.threats[number]
         _draw(axes, shown, number, compared.ks)
-        axes.set_title(f"{patch_title(str(threat.patch))} ({str(threat).rpartition(' (')[2]}")
+        axes.set_title(patch_title(str(threat.patch), threat.image_size, width / columns - 0.25))
         if place % columns == 0:
             axes.set_ylabel("Accuracy in %")
     set_k_ticks(panels[0], list(compared.ks))
@@ -130,7 +130,8 @@ def _style(entry: Entry, look: Look, metric: str = "certified") -> dict[str, Any
 
 def _draw(axes: Axes, lines: Sequence[Line], threat: int, ks: Sequence[int]) -> None:
     for entry, look in lines:
-        cells = {metric: [entry.cell(metric, threat, k) for k in ks] for metric in METRICS}
+        # Certified lines are drawn last, above the others.
+        cells = {metric: [entry.cell(metric, threat, k) for k in ks] for metric in reversed(METRICS)}
         for metric, of_ks in cells.items():
             if all(cell.value is None for cell in of_ks):
                 continue

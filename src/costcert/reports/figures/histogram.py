@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costcert.reports.figures.layout import columns_for, new_figure, shortened
+from costcert.reports.figures.layout import columns_for, new_figure, shortened, text_width
 from costcert.reports.figures.patches import few_patches, patch_title
 from costcert.reports.results import Results
 from costcert.reports.style import INK, PAGE, QUIET, TEXT_SIZE, Key, defender_title, styled
@@ -34,7 +34,7 @@ def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
     figure, panels = new_figure(
         "Images by the smallest certified k (min-k)",
         f"Share of {results.images:,} images with each min-k, from the strongest certificate, "
-        f"k\u00a0=\u00a01, on the left to none on the right.{left_out}",
+        f"k\u00a0=\u00a01, on the left to no promise on the right.{left_out}",
         keys,
         width=width,
         panels=len(patches),
@@ -44,13 +44,20 @@ def min_k_histogram(results: Results, *, width: float = PAGE) -> Figure:
         sharey=True,
     )
     names = [shortened(defender_title(defender), 22) for defender in results.defenders]
+    # The names stand beside the first panel of each row.
+    room = (width - max(text_width(name, TEXT_SIZE) for name in names)) / columns - 0.15
     for patch, axes in zip(patches, panels, strict=True):
         _bars(axes, results, patch, ranges, colours)
-        axes.set_title(patch_title(patch))
+        axes.set_title(patch_title(patch, results.image_size, room))
     panels[0].set_yticks(range(len(names)), names)
     panels[0].set_ylim(len(names) - 0.5, -0.5)
     panels[0].set_xlim(0, 100)
     panels[0].set_xticks(range(0, 101, 50))
+    for axes in panels:
+        # Inwards, so that they do not touch those of the next panel.
+        first, *_, last = axes.get_xticklabels()
+        first.set_horizontalalignment("left")
+        last.set_horizontalalignment("right")
     figure.supxlabel("Images in %", size=TEXT_SIZE, color=QUIET)
     return figure
 
@@ -67,7 +74,7 @@ def bins(num_classes: int) -> list[tuple[int, int]]:
 
 def bin_title(low: int, high: int, num_classes: int) -> str:
     if high == num_classes:
-        return f"{high:,}: not certified"
+        return "no promise"
     return f"{'k = ' * (low == 1)}{low:,}" if low == high else f"{low:,}–{high:,}"
 
 

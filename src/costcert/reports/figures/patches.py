@@ -1,12 +1,15 @@
-"""Patches along an axis: squares by their side in pixels, other patches by their spelling."""
+"""Patches along an axis: squares by their side in pixels, other patches by height × width."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costcert.errors import CostcertError
 from costcert.geometry.patches import Square, concrete, parse_patch
-from costcert.reports.figures.layout import shortened, text_width
+from costcert.geometry.sizes import ImageSize
+from costcert.reports.figures.layout import text_width
+from costcert.reports.patch_names import size, size_and_share
 from costcert.reports.results import Results
 from costcert.reports.style import TEXT_SIZE
 
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LONGEST = 18
 MOST_PATCHES = 8
 
 
@@ -35,10 +37,10 @@ def sorted_patches(results: Results) -> list[str]:
     return list(sides(results) or results.patches)
 
 
-def patch_title(patch: str) -> str:
-    """The title of a panel about this patch."""
-    square = parse_patch(patch)
-    return f"{square.side} px patch" if isinstance(square, Square) else shortened(patch, LONGEST)
+def patch_title(patch: str, image_size: ImageSize, room: float = inf) -> str:
+    """The title of a panel about this patch, without the share of the image if there is no room for it."""
+    title = size_and_share(patch, image_size)
+    return title if text_width(title, TEXT_SIZE, "bold") <= room else size(patch, image_size)
 
 
 def certified_patch(results: Results, patch: str | int) -> str:
@@ -74,13 +76,15 @@ def set_size_ticks(axes: Axes, places: list[int], room: float) -> None:
         if not shown or (place - shown[-1]) * room / (high - low) >= apart:
             shown.append(place)
     axes.set_xticks(shown, [str(place) for place in shown])
-    axes.set_xlabel("Patch side in px")
+    axes.set_xlabel("Side of the square patch in px")
 
 
 def set_patch_ticks(axes: Axes, results: Results, patches: list[str], room: float) -> None:
     """One tick per patch, at 0, 1, 2, …"""
     known = sides(results)
-    labels = [str(known[patch]) if known else _in_two_lines(patch) for patch in patches]
+    labels = [
+        str(known[patch]) if known else _in_two_lines(size(patch, results.image_size)) for patch in patches
+    ]
     needed = len(labels) * max(
         text_width(line, TEXT_SIZE) + 0.07 for label in labels for line in label.split("\n")
     )
@@ -88,8 +92,9 @@ def set_patch_ticks(axes: Axes, results: Results, patches: list[str], room: floa
         {} if needed <= room else {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     )
     axes.set_xticks(range(len(labels)), labels, **slanted)
-    axes.set_xlabel("Patch side in px" if known else "Patch")
+    axes.set_xlabel("Side of the square patch in px" if known else "Patch, height × width")
 
 
-def _in_two_lines(patch: str) -> str:
-    return shortened(patch, LONGEST).replace(":", ":\n")
+def _in_two_lines(name: str) -> str:
+    """`2 of 16 × 16 px` is broken before the size."""
+    return name.replace(" of ", " of\n")

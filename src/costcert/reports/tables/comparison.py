@@ -14,7 +14,8 @@ from costcert.reports.tables.layout import Cell
 from costcert.reports.tables.patch_matching import MATCH_RULE, Threat, match_patches
 from costcert.reports.tables.provenance import Data, difference, model_name, run_names
 
-METRICS = ("clean", "certified")
+# In the order of columns: certified first, so that it is in view on a narrow screen, too.
+METRICS = ("certified", "clean")
 
 
 @dataclass(frozen=True)

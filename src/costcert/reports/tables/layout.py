@@ -55,7 +55,7 @@ class PaperTable:
 
     Args:
         stub: the headings above the labels of the rows.
-        columns: the headings above each column, the top one first.
+        columns: the headings above each column, the top one first: the metric, the patch and perhaps k.
         notes: sentences below the table.
         confidence: of the intervals.
         is_grouped: rows with the same first label form a block, and the label is written once.
@@ -92,6 +92,42 @@ class PaperTable:
             return
         for _, rows in groupby(self.rows, key=lambda row: row.labels[0]):
             yield list(rows)
+
+    def of_columns(self, places: Sequence[int]) -> PaperTable:
+        """These columns alone, without rows in which all of them are unknown."""
+        rows = [replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows]
+        known = [row for row in rows if any(cell.value is not None for cell in row.cells)]
+        return replace(
+            self, columns=tuple(self.columns[place] for place in places), rows=tuple(known or rows)
+        )
+
+    def of_patches(self, patches: Sequence[str]) -> PaperTable:
+        """The columns of these patches, which are the second line of headings."""
+        return self.of_columns([place for place, column in enumerate(self.columns) if column[1] in patches])
+
+    def by_patch(self) -> list[PaperTable]:
+        """A table for each patch, which is its caption instead of a heading; the last one has the notes."""
+        patches = list(dict.fromkeys(column[1] for column in self.columns))
+        parts = [self.of_patches([patch]) for patch in patches]
+        return [
+            replace(
+                part,
+                caption=patch,
+                columns=tuple((metric, *below) for metric, _, *below in part.columns),
+                notes=self.notes if patch == patches[-1] else (),
+            )
+            for patch, part in zip(patches, parts, strict=True)
+        ]
+
+    def with_joined_labels(self, but: str = "defender") -> PaperTable:
+        """All labels of a row joined to one, which can be broken into lines, except for this one."""
+        place = self.stub.index(but)
+
+        def joined(labels: tuple[str, ...]) -> tuple[str, ...]:
+            return ", ".join(labels[:place] + labels[place + 1 :]), labels[place]
+
+        rows = tuple(replace(row, labels=joined(row.labels)) for row in self.rows)
+        return replace(self, stub=joined(self.stub), rows=rows)
 
     def remarks(self, *, intervals: bool) -> list[str]:
         """The notes, with an explanation of the intervals if they are shown."""

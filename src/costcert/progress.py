@@ -1,7 +1,8 @@
-"""Progress of a long command, on the error stream: a bar on a terminal, a line per minute in a log file."""
+"""Progress of long work, on the error stream: a bar on a terminal, a line per minute in a log file."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +19,17 @@ OnProgress = Callable[[int, int], None]
 _LOG_INTERVAL = 60.0
 
 
+def note(sentence: str) -> None:
+    """A sentence on the error stream, beside the progress and not among the results."""
+    print(f"costcert: {sentence}", file=sys.stderr)
+
+
 @contextmanager
 def bar(doing: str) -> Iterator[OnProgress]:
     """A progress bar, or lines of a log where the error stream is not a terminal."""
-    from rich.console import Console
+    from costcert.console import make_console
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if not console.is_terminal:
         yield _log(console, doing)
         return
