@@ -177,35 +177,46 @@ def masked_scores(ballots, windows, num_classes):
     return [total[y] - most_in_a_window(ballots, windows, y) for y in range(num_classes)]
 
 
-def patchguard(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset()):
-    """min-k of PatchGuard: 1 + the most rivals whose clean votes reach what the true label must keep.
+def masked_floor(ballots, windows, window, truth, num_classes, uncertain, tau):
+    """What window p leaves: clean votes, the votes the true label must keep, and units that stay unmasked.
 
-    The window of p removes all ballots of T_p, but not those of uncertain mutants outside it.
+    The window of p removes all ballots of T_p, but not those of uncertain mutants outside it. Each clean
+    ballot may be off by tau per label.
     """
+    attacked = window | uncertain
+    alpha = clean_votes(ballots, attacked, num_classes)
+    shift = tau * (len(ballots) - len(attacked))
+    kept = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
+    return attacked, alpha, max(0, kept - shift) - shift, len(uncertain - window)
+
+
+def patchguard(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset(), cap=1, tau=0):
+    """min-k of PatchGuard: 1 + the most rivals whose clean votes reach what the true label must keep."""
     worst = 0
     for window in windows:
-        attacked, unmasked = window | uncertain, len(uncertain - window)
-        alpha = clean_votes(ballots, attacked, num_classes)
-        threshold = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
+        _, alpha, threshold, unmasked = masked_floor(
+            ballots, windows, window, truth, num_classes, uncertain, tau
+        )
         rivals = [y for y in range(num_classes) if y != truth]
-        worst = max(worst, sum(alpha[y] + unmasked >= threshold + extra(y, truth, ties) for y in rivals))
+        able = [y for y in rivals if alpha[y] + cap * unmasked >= threshold + extra(y, truth, ties)]
+        worst = max(worst, len(able))
     return 1 + worst
 
 
-def costcert_masks(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset()):
+def costcert_masks(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset(), cap=1, tau=0):
     """min-k of CostCert over PatchGuard's masks: PatchGuard's rivals, lifted cheapest first."""
     worst = 0
     for window in windows:
-        attacked, unmasked = window | uncertain, len(uncertain - window)
-        alpha = clean_votes(ballots, attacked, num_classes)
-        threshold = alpha[truth] - most_in_a_window(ballots, windows, truth, outside=attacked)
+        attacked, alpha, threshold, unmasked = masked_floor(
+            ballots, windows, window, truth, num_classes, uncertain, tau
+        )
         gaps = []
         for y in range(num_classes):
             needed = threshold + extra(y, truth, ties)
-            if y != truth and alpha[y] + unmasked >= needed:
+            if y != truth and alpha[y] + cap * unmasked >= needed:
                 masked = most_in_a_window(ballots, windows, y, outside=attacked)
                 gaps.append(max(0, needed - alpha[y] + masked))
-        worst = max(worst, cheapest_first(gaps, len(attacked)))
+        worst = max(worst, cheapest_first(gaps, cap * len(attacked)))
     return 1 + worst
 
 
@@ -330,22 +341,22 @@ def reachable_shifted(ballots, sets, num_classes, cap, tau):
     return reached
 
 
-def rewritten(ballots, attacked, num_classes):
-    """Hard ballots after each possible attack on the mutants in `attacked`."""
+def rewritten(ballots, attacked, ways):
+    """Ballots after each possible attack: each mutant in `attacked` casts each of the ballots in `ways`."""
     attacked = sorted(attacked)
-    for labels in product(range(num_classes), repeat=len(attacked)):
+    for chosen in product(ways, repeat=len(attacked)):
         result = list(ballots)
-        for i, label in zip(attacked, labels, strict=True):
-            result[i] = {label: 1}
+        for i, units in zip(attacked, chosen, strict=True):
+            result[i] = dict(enumerate(units))
         yield result
 
 
-def reachable_masked(ballots, sets, windows, num_classes):
-    """All lists of PatchGuard scores that attacks reach."""
+def reachable_masked(ballots, sets, windows, num_classes, ways=None):
+    """All lists of PatchGuard scores that attacks reach; touched mutants vote for one label by default."""
     return {
         tuple(masked_scores(after, windows, num_classes))
         for attacked in sets
-        for after in rewritten(ballots, attacked, num_classes)
+        for after in rewritten(ballots, attacked, ways or single_labels(num_classes))
     }
 
 
@@ -400,7 +411,7 @@ def fewest_staying(ballots, reached, num_classes, k, ties):
 
 def completions(ballots, known, num_classes):
     """All ballots in which the mutants outside `known` vote for any label."""
-    return rewritten(ballots, frozenset(range(len(ballots))) - known, num_classes)
+    return rewritten(ballots, frozenset(range(len(ballots))) - known, single_labels(num_classes))
 
 
 def unions(sets, times):

@@ -564,15 +564,6 @@ def test_a_label_nobody_votes_for_has_the_worst_min_k():
     assert certified(Election(whole, [[0] * 9], [0], 77), ["costcert"]) == {"costcert": [77]}
 
 
-@pytest.mark.parametrize("defender", list(MASKED))
-def test_masked_defenders_refuse_soft_ballots(defender):
-    """PatchGuard's windows count ballots; soft ones are an error, not something else counted."""
-    scene = Scene((1, 3), [naive.Strips("columns", 1)], cc.Square(1), naive.rectangle(1, 1))
-    election = Election(scene, [[[0]] * 3], [0], 2, units=[[[2]] * 3], cap=2)
-    with pytest.raises(CostcertError):
-        certified(election, [defender])
-
-
 class Forgetful(Defender):
     """Counts every ballot, whether it was cast or not, as a newcomer's first defender would."""
 

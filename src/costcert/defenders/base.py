@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,13 +51,7 @@ class Defender(ABC):
         Args:
             touched: the patch that a masking defender masks for.
         """
-        scores = np.zeros((len(votes), votes.num_classes), dtype=np.int64)
-        images = np.arange(len(votes))[:, None]
-        if votes.labels is None or votes.units is None:
-            np.add.at(scores, (images, votes.ballots), 1)
-        else:
-            np.add.at(scores, (images[..., None], votes.labels), votes.units)
-        return scores
+        return votes_within(votes)
 
     def predict(self, votes: Votes, touched: Touched, k: int) -> npt.NDArray[np.int64]:
         """[N, k], the top-k labels, best first, ties to the lowest label."""
@@ -117,6 +111,17 @@ class Defender(ABC):
     def _refuse_soft(self, votes: Votes) -> None:
         if votes.is_soft and not self.reads_soft:
             raise CostcertError(self.refusal(soft=True, partial=False))
+
+
+def votes_within(votes: Votes, mutants: Any = slice(None)) -> npt.NDArray[np.int64]:
+    """[N, L], the votes, or units of soft ballots, that these mutants give to each label."""
+    scores = np.zeros((len(votes), votes.num_classes), dtype=np.int64)
+    images = np.arange(len(votes))[:, None]
+    if votes.labels is None or votes.units is None:
+        np.add.at(scores, (images, votes.ballots[:, mutants]), 1)
+    else:
+        np.add.at(scores, (images[..., None], votes.labels[:, mutants]), votes.units[:, mutants])
+    return scores
 
 
 def _without_promise(positions: Counts, votes: Votes, reads_unknown: bool) -> Counts:

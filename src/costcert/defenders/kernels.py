@@ -668,7 +668,7 @@ def _mark_voters(slots: Any, listed: Int, voters: Any) -> None:
 
 @compiled
 def _best_windows(
-    flips: Any, offsets: Any, slots: Any, listed: Int, held: Any, best: Any, where: Any
+    flips: Any, offsets: Any, image: Image, labels_each: Int, listed: Int, held: Any, best: Any, where: Any
 ) -> None:
     """For each label the most of its votes that one T_p holds, and that p."""
     held[:listed] = 0
@@ -677,13 +677,15 @@ def _best_windows(
     for p in range(len(offsets) - 1):
         for f in range(offsets[p], offsets[p + 1]):
             flip = flips[f]
-            slot = slots[flip ^ (flip >> 31)]
-            if slot < 0:
+            first = (flip ^ (flip >> 31)) * labels_each
+            if image.slots[first] < 0:
                 continue
-            held[slot] += 1 if flip >= 0 else -1
-            if held[slot] > best[slot]:
-                best[slot] = held[slot]
-                where[slot] = p
+            for i in range(first, first + labels_each):
+                slot = image.slots[i]
+                held[slot] += image.units[i] if flip >= 0 else -image.units[i]
+                if held[slot] > best[slot]:
+                    best[slot] = held[slot]
+                    where[slot] = p
 
 
 @compiled
@@ -934,7 +936,7 @@ def masked(
         unlisted = num_classes - counts.listed - unlisted_late
         if priced or len(rank) > 0:
             _best_windows(
-                flips, offsets, image.slots, counts.listed, windows.clean, windows.best, windows.where
+                flips, offsets, image, ONE, counts.listed, windows.clean, windows.best, windows.where
             )
         if len(rank) > 0:
             rank[n] = _masked_rank(image, counts, windows.best, unlisted)
@@ -945,5 +947,256 @@ def masked(
             _mark_voters(image.slots, counts.listed, windows.voters)
             out[n] = _masked_rivals(
                 image, counts, words, flips, offsets, windows, scratch, unlisted, unlisted_late, priced
+            )
+        _forget(image, counts)
+
+
+class Entries(NamedTuple):
+    """The soft ballots of one image by slot.
+
+    starts: [S + 1], entries starts[s] … starts[s + 1] - 1 are those of slot s.
+    mutants, units: [B·j], the mutant of each entry and the units it gives.
+    """
+
+    starts: Any
+    mutants: Any
+    units: Any
+
+
+@compiled
+def _sort_by_slot(image: Image, listed: Int, labels_each: Int, entries: Entries) -> None:
+    starts, slots = entries.starts, image.slots
+    for slot in range(listed + 1):
+        starts[slot] = 0
+    for first in range(0, len(slots), labels_each):
+        if slots[first] >= 0:
+            for i in range(first, first + labels_each):
+                starts[slots[i]] += 1
+    place: Int = 0
+    for slot in range(listed + 1):
+        place += starts[slot]
+        starts[slot] = place
+    # Filled from behind, so that each start ends up where its entries begin.
+    for first in range(0, len(slots), labels_each):
+        if slots[first] >= 0:
+            for i in range(first, first + labels_each):
+                starts[slots[i]] -= 1
+                entries.mutants[starts[slots[i]]] = first // labels_each
+                entries.units[starts[slots[i]]] = image.units[i]
+
+
+@compiled
+def _units_outside(words: Any, entries: Entries, slot: Int, window: Int, p: Int) -> Int:
+    """The units of a label in T_window but not in T_p."""
+    total: Int = 0
+    for e in range(entries.starts[slot], entries.starts[slot + 1]):
+        i = entries.mutants[e]
+        bits = words[window, i >> 6] & ~words[p, i >> 6]
+        total += entries.units[e] * np.int64((bits >> np.uint64(i & 63)) & np.uint64(1))
+    return total
+
+
+@compiled
+def _most_units_outside(words: Any, entries: Entries, slot: Int, most: Int, p: Int) -> Int:
+    """max over p' of the units of a label in T_p' but not in T_p; done once one holds `most`."""
+    best: Int = 0
+    for window in range(len(words)):
+        best = max(best, _units_outside(words, entries, slot, np.int64(window), p))
+        if best >= most:
+            break
+    return best
+
+
+class SoftWindows(NamedTuple):
+    """Per slot, of one image: best window and clean votes as in `Windows`; what is per window, by name.
+
+    truth_outside: [P], the units of the true label in each window outside the present T_p.
+    contenders: [S], slots of rivals that can pass at some position.
+    """
+
+    best: Any
+    where: Any
+    clean: Any
+    late: Any
+    truth_outside: Any
+    contenders: Any
+    gaps: Any
+
+
+@compiled
+def _soft_masked_price(
+    words: Any, entries: Entries, windows: SoftWindows, able: Any, p: Int, need: Int, exact: bool
+) -> None:
+    """What each able rival lacks of `need`, with its own best window taken from it.
+
+    Not `exact`: with the window that holds most of it overall, which outside T_p holds no more than the best.
+    """
+    for place in range(len(able)):
+        slot = able[place]
+        if exact:
+            most = min(windows.clean[slot], windows.best[slot])
+            masked = _most_units_outside(words, entries, slot, most, p)
+        else:
+            masked = _units_outside(words, entries, slot, windows.where[slot], p)
+        windows.gaps[place] = max(0, need + windows.late[slot] - windows.clean[slot] + masked)
+
+
+@compiled
+def _soft_masked_rivals(
+    image: Image,
+    counts: Counts,
+    labels_each: Int,
+    words: Any,
+    walk: Walks,
+    holders: Walks,
+    entries: Entries,
+    windows: SoftWindows,
+    terms: Terms,
+    unlisted: Int,
+    unlisted_late: Int,
+    priced: bool,
+) -> Int:
+    """The most rivals that may pass the true label at one position, over all positions.
+
+    The units of the true label in each window outside T_p are kept from position to position: a flip of a
+    mutant changes those of the windows that hold it.
+
+    Args:
+        holders: the windows that hold mutant i are `flips[offsets[i]:offsets[i + 1]]`.
+    """
+    clean, outside = windows.clean, windows.truth_outside
+    outside[:] = 0
+    for e in range(entries.starts[0], entries.starts[1]):
+        i = entries.mutants[e]
+        for h in range(holders.offsets[i], holders.offsets[i + 1]):
+            outside[holders.flips[h]] += entries.units[e]
+    # Two windows at most are taken from the true label; labels with fewer votes than that leaves never pass.
+    most: Int = 0
+    for window in range(len(outside)):
+        most = max(most, outside[window])
+    num_mutants = len(holders.offsets) - 1
+    unmasked, known = counts.unknown, num_mutants - counts.unknown
+    needed = image.total[0] - 2 * most - 2 * terms.tau * known - terms.cap * unmasked
+    num_contenders = 0
+    clean[0] = image.total[0]
+    for slot in range(1, counts.listed):
+        clean[slot] = image.total[slot]
+        if clean[slot] >= needed:
+            windows.contenders[num_contenders] = slot
+            num_contenders += 1
+    found = ZERO
+    touched = ZERO
+    able = np.empty(num_contenders, dtype=np.int64)
+    for p in range(len(words)):
+        for f in range(walk.offsets[p], walk.offsets[p + 1]):
+            flip = walk.flips[f]
+            i = flip ^ (flip >> 31)
+            sign = 1 if flip >= 0 else -1
+            touched += sign
+            first = i * labels_each
+            if image.slots[first] < 0:
+                unmasked -= sign
+                continue
+            for at in range(first, first + labels_each):
+                slot, units = image.slots[at], sign * image.units[at]
+                clean[slot] -= units
+                if slot == 0 and units != 0:
+                    for h in range(holders.offsets[i], holders.offsets[i + 1]):
+                        outside[holders.flips[h]] -= units
+        taken: Int = 0
+        for window in range(len(outside)):
+            taken = max(taken, outside[window])
+        slack = terms.tau * (num_mutants - touched - unmasked)
+        need = max(clean[0] - taken - slack, 0) - slack
+        reach = need - terms.cap * unmasked
+        passing = 0
+        for place in range(num_contenders):
+            slot = windows.contenders[place]
+            if clean[slot] >= reach + windows.late[slot]:
+                able[passing] = slot
+                passing += 1
+        early = unlisted if reach <= 0 else 0
+        behind = unlisted_late if reach < 0 else 0
+        if passing + early + behind <= found:
+            continue
+        if not priced:
+            found = passing + early + behind
+            continue
+        # First with a lower bound on what rivals lack: mostly this alone shows that no more can be paid for.
+        pools = Unlisted(max(need, 0), early, max(need + 1, 0), behind)
+        budget = terms.cap * (touched + unmasked)
+        lifted = found
+        for exact in (False, True):
+            _soft_masked_price(words, entries, windows, able[:passing], np.int64(p), need, exact)
+            lifted, _ = cheapest_first_soft(windows.gaps[:passing], pools, budget, found)
+            if lifted == found:
+                break
+        found = lifted
+    return found
+
+
+@compiled
+def masked_soft(
+    labels: Any,
+    units: Any,
+    members: Any,
+    words: Any,
+    holders: Walks,
+    terms: Terms,
+    priced: bool,
+    rank: Any,
+    out: Any,
+) -> None:
+    """PatchGuard's masks over soft ballots; arguments as for `masked` and `_soft_masked_rivals`."""
+    num_images, num_mutants, labels_each = labels.shape
+    flips, offsets = _steps(words)
+    walk = Walks(flips, offsets, offsets)
+    image = _blank_image(num_mutants, labels_each, ONE, terms.num_classes)
+    most = len(image.total)
+    entries = Entries(
+        np.empty(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    )
+    windows = SoftWindows(
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(len(words), dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+    )
+    for n in range(num_images):
+        counts = _read(image, labels[n], units[n], members[n])
+        truth = image.label[0]
+        unlisted_late = terms.num_classes - 1 - truth
+        for slot in range(1, counts.listed):
+            loses_ties = image.label[slot] > truth
+            unlisted_late -= loses_ties
+            windows.late[slot] = terms.lowest and loses_ties
+        unlisted = terms.num_classes - counts.listed - unlisted_late
+        if priced or len(rank) > 0:
+            _best_windows(
+                flips, offsets, image, labels_each, counts.listed, windows.clean, windows.best, windows.where
+            )
+        if len(rank) > 0:
+            rank[n] = _masked_rank(image, counts, windows.best, unlisted)
+        if len(out) > 0:
+            if not terms.lowest:
+                unlisted += unlisted_late
+                unlisted_late = 0
+            _sort_by_slot(image, counts.listed, labels_each, entries)
+            out[n] = _soft_masked_rivals(
+                image,
+                counts,
+                labels_each,
+                words,
+                walk,
+                holders,
+                entries,
+                windows,
+                terms,
+                unlisted,
+                unlisted_late,
+                priced,
             )
         _forget(image, counts)

@@ -5,8 +5,8 @@ best window too, the attacker has to give it at least
 
     max(0, t - α_p[y] + max over p' of #{i in T_p' \\ T_p : b_i = y})
 
-ballots, with q_p for all rivals together: cheapest first. Sound and never worse than PatchGuard, but not
-always exact: one ballot may fall into the windows of several rivals.
+ballots (units, where ballots are soft), with q_p (U·q_p units) for all rivals together: cheapest first. Sound
+and never worse than PatchGuard, but not always exact: one ballot may fall into the windows of several rivals.
 """
 
 from __future__ import annotations

@@ -9,6 +9,10 @@ true label at least t = α_p[y0] - max over p' of #{i in T_p' \\ T_p : b_i = y0}
 
     rivals(p) = #{y ≠ y0 : α_p[y] ≥ t}        min-k = 1 + max over p of rivals(p)
 
+The proof nowhere uses how much a mutant may give, so soft ballots are masked in the same way: read units for
+ballots. At k = 1, where all windows have one size, this certifies all that CostCert does on the same soft
+ballots, because the true label gives away only what it holds in a window, not everything a window could hold.
+
 Windows wrap where mutants wrap. In the published code they do not, and it certifies what a patch at the
 border breaks (tests/defenders/test_peers_mistakes.py).
 """
@@ -16,17 +20,21 @@ border breaks (tests/defenders/test_peers_mistakes.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from costcert.compiled import ready, side_by_side
 from costcert.defenders import kernels
-from costcert.defenders.base import Defender
+from costcert.defenders.base import Defender, votes_within
 from costcert.defenders.worst_case import Arrays, Counts, known_ties
+from costcert.errors import CostcertError
 from costcert.geometry.touch import Touched
 from costcert.votes.table import Votes
+
+# Limit on the mutants in all windows together, which are listed where ballots are soft (256 MB).
+_MOST_HELD = 1 << 26
 
 
 class PatchGuard(Defender):
@@ -36,19 +44,16 @@ class PatchGuard(Defender):
         "Before labels are ranked, each one loses the votes of the window where it has most, so that a patch "
         "cannot keep what it wrote."
     )
-    reads_soft = False
     reads_unknown = True
     masks = True
     priced: ClassVar[bool] = False
 
     def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
-        images = np.arange(len(votes))[:, None]
-        best_window = np.zeros((len(votes), votes.num_classes), dtype=np.int64)
+        scores = votes_within(votes)
+        best_window = np.zeros_like(scores)
         for window in touched.sets():
-            held = np.zeros_like(best_window)
-            np.add.at(held, (images, votes.ballots[:, window]), 1)
-            np.maximum(best_window, held, out=best_window)
-        return super().scores(votes, touched) - best_window
+            np.maximum(best_window, votes_within(votes, window), out=best_window)
+        return scores - best_window
 
     def position(self, votes: Votes, touched: Touched) -> Counts:
         rank = np.empty(len(votes), dtype=np.int64)
@@ -72,22 +77,39 @@ class PatchGuard(Defender):
     ) -> None:
         labels, units = Arrays.of(votes)
         members = np.ascontiguousarray(votes.truth[:, None], dtype=np.int32)
-        lowest = known_ties(ties)
         not_requested = np.empty(0, dtype=np.int64)
+        lowest = known_ties(ties)
+        geometry: tuple[Any, ...]
+        if votes.is_soft:
+            kernel: Any = kernels.masked_soft
+            terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, lowest, kernels.CHEAPEST_FIRST)
+            geometry = touched.words, _holders(touched), terms
+        else:
+            kernel = kernels.masked
+            geometry = votes.num_classes, touched.words, lowest
 
         def work(first: int, last: int) -> None:
             images = slice(first, last)
-            kernels.masked(
+            kernel(
                 labels[images],
                 units[images],
                 members[images],
-                votes.num_classes,
-                touched.words,
-                lowest,
+                *geometry,
                 self.priced,
                 not_requested if rank is None else rank[images],
                 not_requested if passing is None else passing[images],
             )
 
-        ready(kernels.masked, lambda: work(0, 0))
+        ready(kernel, lambda: work(0, 0))
         side_by_side(work, len(votes))
+
+
+def _holders(touched: Touched) -> kernels.Walks:
+    held = int(touched.budgets.sum(dtype=np.int64))
+    if max(held, len(touched) * touched.num_mutants // 8) > _MOST_HELD:
+        raise CostcertError(
+            f"{len(touched):,} windows of {touched.num_mutants:,} mutants are too many to mask in soft "
+            "ballots: use costcert, hard ballots, or a larger stride"
+        )
+    found, offsets = touched.holders
+    return kernels.Walks(found, offsets, offsets)

@@ -77,6 +77,13 @@ class Touched:
         np.bitwise_xor.at(words.reshape(-1), step * width + (mutant >> 6), bits)
         return np.bitwise_xor.accumulate(words, axis=0, out=words)
 
+    @cached_property
+    def holders(self) -> tuple[npt.NDArray[np.int32], Indices]:
+        """For every mutant the p whose T_p holds it: `found[offsets[i]:offsets[i + 1]]` for mutant i."""
+        mutant, position = np.nonzero(bitsets.unpack(self.words, self.num_mutants).T)
+        counts = np.bincount(mutant, minlength=self.num_mutants)
+        return position.astype(np.int32), np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
     def lies_within(self, others: Touched) -> bool:
         """Whether every T_p of this walk lies inside some T_p of `others`."""
         return all(bool((~others.words & mine == 0).all(axis=1).any()) for mine in self.words)
