@@ -951,66 +951,10 @@ def masked(
         _forget(image, counts)
 
 
-class Entries(NamedTuple):
-    """The soft ballots of one image by slot.
-
-    starts: [S + 1], entries starts[s] … starts[s + 1] - 1 are those of slot s.
-    mutants, units: [B·j], the mutant of each entry and the units it gives.
-    """
-
-    starts: Any
-    mutants: Any
-    units: Any
-
-
-@compiled
-def _sort_by_slot(image: Image, listed: Int, labels_each: Int, entries: Entries) -> None:
-    starts, slots = entries.starts, image.slots
-    for slot in range(listed + 1):
-        starts[slot] = 0
-    for first in range(0, len(slots), labels_each):
-        if slots[first] >= 0:
-            for i in range(first, first + labels_each):
-                starts[slots[i]] += 1
-    place: Int = 0
-    for slot in range(listed + 1):
-        place += starts[slot]
-        starts[slot] = place
-    # Filled from behind, so that each start ends up where its entries begin.
-    for first in range(0, len(slots), labels_each):
-        if slots[first] >= 0:
-            for i in range(first, first + labels_each):
-                starts[slots[i]] -= 1
-                entries.mutants[starts[slots[i]]] = first // labels_each
-                entries.units[starts[slots[i]]] = image.units[i]
-
-
-@compiled
-def _units_outside(words: Any, entries: Entries, slot: Int, window: Int, p: Int) -> Int:
-    """The units of a label in T_window but not in T_p."""
-    total: Int = 0
-    for e in range(entries.starts[slot], entries.starts[slot + 1]):
-        i = entries.mutants[e]
-        bits = words[window, i >> 6] & ~words[p, i >> 6]
-        total += entries.units[e] * np.int64((bits >> np.uint64(i & 63)) & np.uint64(1))
-    return total
-
-
-@compiled
-def _most_units_outside(words: Any, entries: Entries, slot: Int, most: Int, p: Int) -> Int:
-    """max over p' of the units of a label in T_p' but not in T_p; done once one holds `most`."""
-    best: Int = 0
-    for window in range(len(words)):
-        best = max(best, _units_outside(words, entries, slot, np.int64(window), p))
-        if best >= most:
-            break
-    return best
-
-
 class SoftWindows(NamedTuple):
-    """Per slot, of one image: best window and clean votes as in `Windows`; what is per window, by name.
+    """Of one image: per slot as in `Windows`, and what the true label has in each window.
 
-    truth_outside: [P], the units of the true label in each window outside the present T_p.
+    outside: [P], the units of the true label in each window outside the present T_p.
     contenders: [S], slots of rivals that can pass at some position.
     """
 
@@ -1018,27 +962,22 @@ class SoftWindows(NamedTuple):
     where: Any
     clean: Any
     late: Any
-    truth_outside: Any
+    outside: Any
     contenders: Any
-    gaps: Any
 
 
-@compiled
-def _soft_masked_price(
-    words: Any, entries: Entries, windows: SoftWindows, able: Any, p: Int, need: Int, exact: bool
-) -> None:
-    """What each able rival lacks of `need`, with its own best window taken from it.
+@inlined
+def _add_to_windows(outside: Any, holders: Walks, mutant: Int, units: Int) -> None:
+    for h in range(holders.offsets[mutant], holders.offsets[mutant + 1]):
+        outside[holders.flips[h]] += units
 
-    Not `exact`: with the window that holds most of it overall, which outside T_p holds no more than the best.
-    """
-    for place in range(len(able)):
-        slot = able[place]
-        if exact:
-            most = min(windows.clean[slot], windows.best[slot])
-            masked = _most_units_outside(words, entries, slot, most, p)
-        else:
-            masked = _units_outside(words, entries, slot, windows.where[slot], p)
-        windows.gaps[place] = max(0, need + windows.late[slot] - windows.clean[slot] + masked)
+
+@inlined
+def _largest(values: Any) -> Int:
+    most: Int = 0
+    for value in values:
+        most = max(most, value)
+    return most
 
 
 @compiled
@@ -1046,15 +985,12 @@ def _soft_masked_rivals(
     image: Image,
     counts: Counts,
     labels_each: Int,
-    words: Any,
     walk: Walks,
     holders: Walks,
-    entries: Entries,
     windows: SoftWindows,
     terms: Terms,
     unlisted: Int,
     unlisted_late: Int,
-    priced: bool,
 ) -> Int:
     """The most rivals that may pass the true label at one position, over all positions.
 
@@ -1064,19 +1000,17 @@ def _soft_masked_rivals(
     Args:
         holders: the windows that hold mutant i are `flips[offsets[i]:offsets[i + 1]]`.
     """
-    clean, outside = windows.clean, windows.truth_outside
+    clean, outside, slots = windows.clean, windows.outside, image.slots
+    num_mutants = len(slots) // labels_each
     outside[:] = 0
-    for e in range(entries.starts[0], entries.starts[1]):
-        i = entries.mutants[e]
-        for h in range(holders.offsets[i], holders.offsets[i + 1]):
-            outside[holders.flips[h]] += entries.units[e]
-    # Two windows at most are taken from the true label; labels with fewer votes than that leaves never pass.
-    most: Int = 0
-    for window in range(len(outside)):
-        most = max(most, outside[window])
-    num_mutants = len(holders.offsets) - 1
+    for i in range(num_mutants):
+        if slots[i * labels_each] >= 0:
+            for at in range(i * labels_each, (i + 1) * labels_each):
+                if slots[at] == 0:
+                    _add_to_windows(outside, holders, i, image.units[at])
     unmasked, known = counts.unknown, num_mutants - counts.unknown
-    needed = image.total[0] - 2 * most - 2 * terms.tau * known - terms.cap * unmasked
+    # Two windows at most are taken from the true label; labels with fewer votes than that leaves never pass.
+    needed = image.total[0] - 2 * _largest(outside) - 2 * terms.tau * known - terms.cap * unmasked
     num_contenders = 0
     clean[0] = image.total[0]
     for slot in range(1, counts.listed):
@@ -1084,85 +1018,49 @@ def _soft_masked_rivals(
         if clean[slot] >= needed:
             windows.contenders[num_contenders] = slot
             num_contenders += 1
+    contenders = windows.contenders[:num_contenders]
     found = ZERO
     touched = ZERO
-    able = np.empty(num_contenders, dtype=np.int64)
-    for p in range(len(words)):
+    for p in range(len(outside)):
         for f in range(walk.offsets[p], walk.offsets[p + 1]):
             flip = walk.flips[f]
             i = flip ^ (flip >> 31)
             sign = 1 if flip >= 0 else -1
             touched += sign
             first = i * labels_each
-            if image.slots[first] < 0:
+            if slots[first] < 0:
                 unmasked -= sign
                 continue
             for at in range(first, first + labels_each):
-                slot, units = image.slots[at], sign * image.units[at]
-                clean[slot] -= units
-                if slot == 0 and units != 0:
-                    for h in range(holders.offsets[i], holders.offsets[i + 1]):
-                        outside[holders.flips[h]] -= units
-        taken: Int = 0
-        for window in range(len(outside)):
-            taken = max(taken, outside[window])
+                units = sign * image.units[at]
+                clean[slots[at]] -= units
+                if slots[at] == 0 and units != 0:
+                    _add_to_windows(outside, holders, i, -units)
         slack = terms.tau * (num_mutants - touched - unmasked)
-        need = max(clean[0] - taken - slack, 0) - slack
-        reach = need - terms.cap * unmasked
-        passing = 0
-        for place in range(num_contenders):
-            slot = windows.contenders[place]
-            if clean[slot] >= reach + windows.late[slot]:
-                able[passing] = slot
-                passing += 1
-        early = unlisted if reach <= 0 else 0
-        behind = unlisted_late if reach < 0 else 0
-        if passing + early + behind <= found:
-            continue
-        if not priced:
-            found = passing + early + behind
-            continue
-        # First with a lower bound on what rivals lack: mostly this alone shows that no more can be paid for.
-        pools = Unlisted(max(need, 0), early, max(need + 1, 0), behind)
-        budget = terms.cap * (touched + unmasked)
-        lifted = found
-        for exact in (False, True):
-            _soft_masked_price(words, entries, windows, able[:passing], np.int64(p), need, exact)
-            lifted, _ = cheapest_first_soft(windows.gaps[:passing], pools, budget, found)
-            if lifted == found:
-                break
-        found = lifted
+        kept = clean[0] - _largest(outside)
+        reach = max(kept - slack, 0) - slack - terms.cap * unmasked
+        passing = (unlisted if reach <= 0 else 0) + (unlisted_late if reach < 0 else 0)
+        for slot in contenders:
+            passing += clean[slot] >= reach + windows.late[slot]
+        found = max(found, passing)
     return found
 
 
 @compiled
 def masked_soft(
-    labels: Any,
-    units: Any,
-    members: Any,
-    words: Any,
-    holders: Walks,
-    terms: Terms,
-    priced: bool,
-    rank: Any,
-    out: Any,
+    labels: Any, units: Any, members: Any, words: Any, holders: Walks, terms: Terms, rank: Any, out: Any
 ) -> None:
     """PatchGuard's masks over soft ballots; arguments as for `masked` and `_soft_masked_rivals`."""
     num_images, num_mutants, labels_each = labels.shape
     flips, offsets = _steps(words)
-    walk = Walks(flips, offsets, offsets)
     image = _blank_image(num_mutants, labels_each, ONE, terms.num_classes)
     most = len(image.total)
-    entries = Entries(
-        np.empty(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    )
     windows = SoftWindows(
         np.empty(most, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty(len(words), dtype=np.int64),
-        np.empty(most, dtype=np.int64),
         np.empty(most, dtype=np.int64),
     )
     for n in range(num_images):
@@ -1174,29 +1072,24 @@ def masked_soft(
             unlisted_late -= loses_ties
             windows.late[slot] = terms.lowest and loses_ties
         unlisted = terms.num_classes - counts.listed - unlisted_late
-        if priced or len(rank) > 0:
+        if len(rank) > 0:
             _best_windows(
                 flips, offsets, image, labels_each, counts.listed, windows.clean, windows.best, windows.where
             )
-        if len(rank) > 0:
             rank[n] = _masked_rank(image, counts, windows.best, unlisted)
         if len(out) > 0:
             if not terms.lowest:
                 unlisted += unlisted_late
                 unlisted_late = 0
-            _sort_by_slot(image, counts.listed, labels_each, entries)
             out[n] = _soft_masked_rivals(
                 image,
                 counts,
                 labels_each,
-                words,
-                walk,
+                Walks(flips, offsets, offsets),
                 holders,
-                entries,
                 windows,
                 terms,
                 unlisted,
                 unlisted_late,
-                priced,
             )
         _forget(image, counts)

@@ -86,7 +86,7 @@ class PatchGuard(Defender):
             geometry = touched.words, _holders(touched), terms
         else:
             kernel = kernels.masked
-            geometry = votes.num_classes, touched.words, lowest
+            geometry = votes.num_classes, touched.words, lowest, self.priced
 
         def work(first: int, last: int) -> None:
             images = slice(first, last)
@@ -95,7 +95,6 @@ class PatchGuard(Defender):
                 units[images],
                 members[images],
                 *geometry,
-                self.priced,
                 not_requested if rank is None else rank[images],
                 not_requested if passing is None else passing[images],
             )

@@ -144,7 +144,7 @@ class Question:
 
     def answer(self, row: Mapping[str, Any], defender: str, patch: str) -> tuple[int, int]:
         """Rank and min-k of one image."""
-        if defender not in DEFENDERS or (self.soft and defender in MASKING):
+        if defender not in DEFENDERS:
             raise ValueError(f"{defender!r} is not a defender that can be checked")
         if row.get("unread"):
             return self.classes, self.classes
@@ -157,7 +157,7 @@ class Question:
             sets = windows
         ballots = [self.ballot(row, number) for number in self.chosen]
         truth = _integer(row["truth"], "the true label", 0)
-        election = Election(ballots, truth, self.classes, self.cap, self.ties == "lowest")
+        election = Election(ballots, truth, self.classes, self.soft and self.cap, self.ties == "lowest")
         # Version 1 called this column `asked`.
         known = row.get("known") or row.get("asked") or [1] * self.voted
         near = [False] * self.voted if self.epsilon is None else self.near(row)
@@ -196,8 +196,10 @@ def _integer(value: Any, name: str, least: int) -> int:
 class Election:
     """The ballots of one image. `given[y][u]` is the set of mutants that give u units to label y."""
 
-    def __init__(self, ballots: list[Ballot], truth: int, classes: int, cap: int, lowest: bool) -> None:
-        self.truth, self.cap, self.size = truth, cap, len(ballots)
+    def __init__(
+        self, ballots: list[Ballot], truth: int, classes: int, cap: int | None, lowest: bool
+    ) -> None:
+        self.truth, self.cap, self.soft, self.size = truth, cap or 1, cap is not None, len(ballots)
         self.given: list[Counter[int]] = [Counter() for _ in range(classes)]
         if not 0 <= truth < classes:
             raise ValueError(f"the true label {truth} is not one of {classes} classes")
@@ -236,16 +238,16 @@ class Election:
         held = one | unknown
         budget = self.cap * held.bit_count() + extra
         clean = [self.votes(y, ~held) if given else 0 for y, given in enumerate(self.given)]
-        if defender in ("costcert", "cbn"):
-            shift = tau * (self.size - held.bit_count())
-            least = max(0, clean[self.truth] - shift) - shift
-            gaps = [max(0, least + self.more[y] - clean[y]) for y in self.rivals]
-            return cheapest_first(gaps, budget) if defender == "costcert" else sum(g <= budget for g in gaps)
-        least = clean[self.truth] - self.window(self.truth, sets, held)
+        shift = tau * (self.size - held.bit_count())
+        kept = clean[self.truth] - (self.window(self.truth, sets, held) if defender in MASKING else 0)
+        least = max(0, kept - shift) - shift
         needs = {y: least + self.more[y] - clean[y] for y in self.rivals}
+        if defender in ("costcert", "cbn"):
+            gaps = [max(0, need) for need in needs.values()]
+            return cheapest_first(gaps, budget) if defender == "costcert" else sum(g <= budget for g in gaps)
         # A window masks every ballot inside it, but unknown mutants outside still vote.
-        able = [y for y in self.rivals if needs[y] <= (unknown & ~one).bit_count()]
-        if defender == "patchguard":
+        able = [y for y in self.rivals if needs[y] <= self.cap * (unknown & ~one).bit_count()]
+        if defender == "patchguard" or self.soft:
             return len(able)
         return cheapest_first([max(0, needs[y] + self.window(y, sets, held)) for y in able], budget)
 
