@@ -220,6 +220,65 @@ def costcert_masks(ballots, windows, truth, num_classes, ties="against", uncerta
     return 1 + worst
 
 
+def axis_masks(length, patch, count):
+    """Sets of positions on one axis, such that any `patch` neighbouring positions lie inside one of them."""
+    stride = 0
+    while stride * count < length - patch + 1:
+        stride += 1
+    side = stride + patch - 1
+    return [{min(t * stride, length - side) + step for step in range(side)} for t in range(count)]
+
+
+def masks(count, patch, height, width):
+    """The pixels that each of count² masks hides, row by row; `patch` is (height, width)."""
+    rows, columns = axis_masks(height, patch[0], count), axis_masks(width, patch[1], count)
+    return [frozenset(product(ys, xs)) for ys in rows for xs in columns]
+
+
+def pairs_of(masks):
+    """The mutants: pairs of numbers of masks (i, j), i <= j."""
+    return [(i, j) for i in range(len(masks)) for j in range(i, len(masks))]
+
+
+def unhidden(masks, height, width):
+    """The pixels that each mutant keeps."""
+    everything = set(product(range(height), range(width)))
+    return [frozenset(everything - masks[i] - masks[j]) for i, j in pairs_of(masks)]
+
+
+def rows_of(num_masks):
+    """The mutants of each row: row i holds all mutants that hide mask i."""
+    pairs = [(i, j) for i in range(num_masks) for j in range(i, num_masks)]
+    return [[m for m, pair in enumerate(pairs) if i in pair] for i in range(num_masks)]
+
+
+def max_min(ballots, rows, num_classes):
+    """S[y]: the best row, each row being worth the least that its mutants give."""
+    return [max(min(ballots[m].get(y, 0) for m in row) for row in rows) for y in range(num_classes)]
+
+
+def pair_order(ballots, rows, num_classes):
+    """Labels by S, then by votes, then by the lowest label."""
+    scores, total = max_min(ballots, rows, num_classes), votes(ballots, num_classes)
+    return sorted(range(num_classes), key=lambda y: (-scores[y], -total[y], y))
+
+
+def patchcleanser(ballots, sets, rows, truth, num_classes, cap=1, tau=0):
+    """min-k of PatchCleanser: 1 + the most rivals whose score may reach what the true label keeps."""
+    worst = 0
+    for attacked in sets:
+        safe = [row for row in rows if not attacked.intersection(row)]
+        if not safe:
+            return num_classes
+        sure = max(min(ballots[m].get(truth, 0) for m in row) for row in safe)
+        rivals = 0
+        for y in range(num_classes):
+            reach = max(min([ballots[m].get(y, 0) for m in row if m not in attacked] + [cap]) for row in rows)
+            rivals += y != truth and reach + tau >= sure - tau
+        worst = max(worst, rivals)
+    return 1 + worst
+
+
 def min_k_all(ballots, sets, truths, num_classes, ties="against", cap=1):
     """The k for which all of the true labels are in the top-k: the largest of their min-k."""
     return max(costcert(ballots, sets, truth, num_classes, ties, cap) for truth in truths)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from costcert.evaluation import certified_accuracy as certified_accuracy
     from costcert.geometry.ablations import Blocks as Blocks
     from costcert.geometry.ablations import Columns as Columns
+    from costcert.geometry.ablations import Masks as Masks
     from costcert.geometry.ablations import Pooled as Pooled
     from costcert.geometry.ablations import Rows as Rows
     from costcert.geometry.ablations import parse_ablation as parse_ablation
@@ -63,7 +64,7 @@ _HOMES = {
     "datasets.parse": ("parse_dataset",),
     "errors": ("CostcertError",),
     "evaluation": ("certified_accuracy",),
-    "geometry.ablations": ("Blocks", "Columns", "Pooled", "Rows", "parse_ablation"),
+    "geometry.ablations": ("Blocks", "Columns", "Masks", "Pooled", "Rows", "parse_ablation"),
     "geometry.patches": (
         "AreaShare",
         "Rectangle",

@@ -71,7 +71,7 @@ def certified_accuracy(
     """
     kept, ks = as_ablation(ablation), positive_ints(k, "k")
     # Mistakes in what is certified are found before the network is evaluated for hours.
-    chosen(defenders, soft=soft is not None, partial=False)
+    chosen(defenders, ablation=kept, soft=soft is not None, partial=False)
     with _bar("reading", progress) as on_progress:
         dataset = as_dataset(data, on_progress)
     with classifier_of(model, dataset, kept, hide=hide, device=device, batch_size=batch_size) as classifier:

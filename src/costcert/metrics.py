@@ -83,7 +83,7 @@ class CertifiedAccuracy(Metric):
         self.ks = positive_ints(k, "k")
         if not isinstance(soft, Soft | None):
             raise CostcertError(f"soft must be a value like Soft(0.35, 4), got {soft!r}")
-        chosen([defender], soft=soft is not None, partial=False)
+        chosen([defender], ablation=self.ablation, soft=soft is not None, partial=False)
         self.defender, self.soft, self.ties = defender, soft, ties
         table = torch.zeros((len(self.patches), len(self.ks)), dtype=torch.long)
         self.add_state("images", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")

@@ -49,7 +49,12 @@ def certify(
     """
     check_votes(votes)
     wanted = concrete_patches(patches, votes.image_size)
-    certified = chosen(defenders, soft=votes.is_soft, partial=votes.known is not None)
+    certified = chosen(
+        defenders, ablation=votes.ablation, soft=votes.is_soft, partial=votes.known is not None
+    )
+    for defender in certified:
+        for patch in wanted:
+            defender.refuse(votes.ablation, patch, votes.image_size)
     fixed = None if mask is None else concrete(mask, votes.image_size)
     # The prediction of a defender that does not mask is the same for every masked patch.
     masking = any(defender.masks for defender in certified)

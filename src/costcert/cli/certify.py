@@ -227,8 +227,12 @@ class _Work:
         partial = bool(source.manifest["made"].get("until")) or source.shard(0).known is not None
         names = parse_list(options.defenders)
         soft = self.classifier.soft is not None
-        self.defenders = [each.name for each in chosen(names, soft=soft, partial=partial)]
-        self.left_out = left_out(names, soft=soft, partial=partial)
+        certified = chosen(names, ablation=self.ablation, soft=soft, partial=partial)
+        for defender in certified:
+            for patch in self.patches:
+                defender.refuse(self.ablation, patch, self.image_size)
+        self.defenders = [each.name for each in certified]
+        self.left_out = left_out(names, ablation=self.ablation, soft=soft, partial=partial)
 
     def certify(self, votes: Votes) -> Certificates:
         from costcert.certification.certify import certify

@@ -17,6 +17,7 @@ from costcert.geometry.sizes import several
 
 if TYPE_CHECKING:
     from costcert.defenders.base import Defender
+    from costcert.geometry.ablations import Ablation
 
 BUILTIN = {
     "costcert": ("costcert", "CostCert"),
@@ -24,6 +25,7 @@ BUILTIN = {
     "patchguard": ("patchguard", "PatchGuard"),
     "cbn": ("cbn", "Cbn"),
     "drs": ("drs", "Drs"),
+    "patchcleanser": ("patchcleanser", "PatchCleanser"),
 }
 
 
@@ -58,16 +60,18 @@ def _find(name: str) -> Defender:
     return found()
 
 
-def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Defender]:
+def chosen(names: str | Iterable[str], *, ablation: Ablation, soft: bool, partial: bool) -> list[Defender]:
     """The defenders of these names, each once; `all` means the built-in ones that read such ballots.
 
     Args:
+        ablation: which mutants voted; for masks, `all` leaves out defenders that count votes.
         soft: whether the ballots are soft.
         partial: whether some mutants were not evaluated.
     """
     wanted = several(names)
     if wanted == ["all"]:
-        return [each for each in map(find, BUILTIN) if each.refusal(soft, partial) is None]
+        suited = _suited(ablation)
+        return [each for each in suited if each.refusal(soft, partial) is None]
     defenders = list(dict.fromkeys(find(name) for name in wanted))
     if not defenders:
         raise SpellingError(f"no defender given: use one of {', '.join(BUILTIN)}, or all")
@@ -78,10 +82,16 @@ def chosen(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[Def
     return defenders
 
 
-def left_out(names: str | Iterable[str], *, soft: bool, partial: bool) -> list[str]:
+def _suited(ablation: Ablation) -> list[Defender]:
+    from costcert.geometry.ablations import Masks
+
+    return [each for each in map(find, BUILTIN) if each.reads_masks == isinstance(ablation, Masks)]
+
+
+def left_out(names: str | Iterable[str], *, ablation: Ablation, soft: bool, partial: bool) -> list[str]:
     """Why `all` means fewer than all built-in defenders: a sentence for each that is not among them."""
     if list([names] if isinstance(names, str) else names) != ["all"]:
         return []
-    refusals = (each.refusal(soft, partial) for each in map(find, BUILTIN))
+    refusals = (each.refusal(soft, partial) for each in _suited(ablation))
     # After the colon a refusal says which defenders to use instead, which are those that `all` does mean.
     return [refusal.partition(":")[0] for refusal in refusals if refusal is not None]

@@ -12,6 +12,9 @@ import numpy.typing as npt
 from costcert.defenders import kernels
 from costcert.defenders.worst_case import Counts, worst_case
 from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import Touched
 from costcert.votes.table import Votes
 
@@ -35,6 +38,8 @@ class Defender(ABC):
     ranks_unknown: ClassVar[bool] = False
     # Whether the prediction masks what a patch could have written, so that it is another for each patch.
     masks: ClassVar[bool] = False
+    # Whether it reads votes of `Masks`, and those alone; other defenders read them if named.
+    reads_masks: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -107,6 +112,10 @@ class Defender(ABC):
                 "or use costcert, cbn or drs"
             )
         return None
+
+    def refuse(self, ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> None:
+        """Raise where this defender has nothing to say about such mutants and such a patch: here nowhere."""
+        return
 
     def _refuse_soft(self, votes: Votes) -> None:
         if votes.is_soft and not self.reads_soft:

@@ -55,7 +55,9 @@ def certify_image(
     """Rank and min-k per patch and defender; with `attack` also the strongest place of each patch."""
     votes, terms = image.votes, image.terms
     stickers = [checked_patch(patch, votes.ablation, votes.image_size) for patch in patches]
-    requested = chosen(defenders or "all", soft=votes.is_soft, partial=votes.known is not None)
+    requested = chosen(
+        defenders or "all", ablation=votes.ablation, soft=votes.is_soft, partial=votes.known is not None
+    )
     rows = []
     for sticker in dict.fromkeys(stickers):
         names = [

@@ -109,7 +109,12 @@ class Session:
                 names = self.certificates.defenders
             else:
                 partial = ballots.known is not None
-                names = [each.name for each in chosen("all", soft=ballots.is_soft, partial=partial)]
+                names = [
+                    each.name
+                    for each in chosen(
+                        "all", ablation=ballots.ablation, soft=ballots.is_soft, partial=partial
+                    )
+                ]
             names = [name for name in names if not find(name).masks or self._can_mask(ballots)]
             views[kind] = BallotView(ballots, names, terms)
         return views

@@ -1,14 +1,15 @@
 """Ablations: which pixels each mutant keeps.
 
-A mutant is the image with everything hidden except one region. Every region here is the product of some
-rows and some columns, so a family is a list of row segments and a list of column segments, and a mutant
-is one of each.
+A mutant of a strip or block family is the image with everything hidden except one region, the product of some
+rows and some columns. So a family is a list of row segments and a list of column segments, and a mutant is
+one of each. Mutants of `Masks` hide little and keep the rest (masks.py).
 `str()` of a value is its spelling on the command line and in a manifest; `parse_ablation` reads it back.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,28 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.errors import GeometryError, SpellingError, nearest
+from costcert.geometry.masks import Hidden as Hidden
+from costcert.geometry.masks import Masks as Masks
+from costcert.geometry.regions import Bools as Bools
+from costcert.geometry.regions import Region as Region
+from costcert.geometry.regions import Segment as Segment
 from costcert.geometry.sizes import ImageSize, positive_int, shown
-
-Bools = npt.NDArray[np.bool_]
-
-
-class Segment(NamedTuple):
-    """`length` pixels along an axis, beginning at `start` and wrapping around at its end."""
-
-    start: int
-    length: int
-
-    def pixels(self, axis_length: int) -> Bools:
-        kept = np.zeros(axis_length, dtype=np.bool_)
-        kept[np.arange(self.start, self.start + self.length) % axis_length] = True
-        return kept
-
-
-class Region(NamedTuple):
-    """The pixels one mutant keeps: these rows of these columns."""
-
-    rows: Segment
-    columns: Segment
 
 
 class Part(NamedTuple):
@@ -188,7 +173,9 @@ class Pooled:
         return sum(family.count(image_size) for family in self.families)
 
 
-Ablation = Columns | Rows | Blocks | Pooled
+Ablation = Columns | Rows | Blocks | Pooled | Masks
+# What one mutant keeps: a region, or all but what it hides.
+Kept = Region | Hidden
 
 _FAMILIES: dict[str, type[Columns] | type[Rows] | type[Blocks]] = {
     family.name: family for family in (Columns, Rows, Blocks)
@@ -198,7 +185,10 @@ _YES = ("yes", "true", "1")
 
 
 def parse_ablation(text: str) -> Ablation:
-    """The ablation spelled `columns:19`, `blocks:75/stride=10/wrap=no`, `rows:4/span=4-24+columns:4`."""
+    """The ablation spelled `columns:19`, `blocks:75/stride=10/wrap=no`, `rows:4/span=4-24+columns:4`,
+    `masks:6/patch=5`."""
+    if str(text).strip().startswith(f"{Masks.name}:"):
+        return _parse_masks(str(text).strip())
     families = [_parse_family(part.strip()) for part in str(text).split("+")]
     return families[0] if len(families) == 1 else Pooled(*families)
 
@@ -207,7 +197,7 @@ def as_ablation(value: Any) -> Ablation:
     """An ablation from a value or its spelling; a value of another package has the methods of those here."""
     if isinstance(value, str):
         return parse_ablation(value)
-    methods = (getattr(value, name, None) for name in ("parts", "regions", "count"))
+    methods = (getattr(value, name, None) for name in ("regions", "count"))
     if isinstance(value, type) or not all(map(callable, methods)):
         raise GeometryError(
             f"an ablation must be a value like Columns(19) or text like columns:19, got {value!r}"
@@ -216,13 +206,23 @@ def as_ablation(value: Any) -> Ablation:
     return ablation
 
 
+def _parse_masks(text: str) -> Masks:
+    found = re.fullmatch(r"masks:(\d{1,3})/patch=(\d{1,6})(?:x(\d{1,6}))?", text)
+    if found is None:
+        raise SpellingError(
+            f"cannot read {text!r}: masks are spelled masks:6/patch=5, or masks:6/patch=5x9 (height x "
+            "width), without further options, and are not pooled with other families"
+        )
+    return Masks(int(found[1]), patch=(int(found[2]), int(found[3] or found[2])))
+
+
 def _parse_family(text: str) -> Columns | Rows | Blocks:
     head, *options = text.split("/")
     name, _, width = head.partition(":")
     if name not in _FAMILIES:
         raise SpellingError(
-            f"unknown ablation {text!r}{nearest(name, _FAMILIES)}: "
-            f"write one of {', '.join(f'{known}:WIDTH' for known in _FAMILIES)}"
+            f"unknown ablation {text!r}{nearest(name, [*_FAMILIES, Masks.name])}: "
+            f"write one of {', '.join(f'{known}:WIDTH' for known in _FAMILIES)}, or masks:COUNT/patch=SIDE"
         )
     if not re.fullmatch(r"\d{1,6}", width):
         raise SpellingError(f"{text!r} needs a width in pixels, as in {name}:19")
@@ -248,8 +248,9 @@ def positions(wanted: Ablation, given: Ablation, image_size: ImageSize) -> npt.N
 
     Any subset of mutants that is fixed before the image is seen is as sound as all of them.
     """
-    index_of: dict[Region, int] = {}
-    for index, region in enumerate(given.regions(image_size)):
+    index_of: dict[Kept, int] = {}
+    regions: Sequence[Kept] = given.regions(image_size)
+    for index, region in enumerate(regions):
         index_of.setdefault(region, index)
     chosen = [index_of.get(region, -1) for region in wanted.regions(image_size)]
     missing = chosen.count(-1)

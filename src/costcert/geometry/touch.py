@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from costcert.errors import GeometryError
 from costcert.geometry import bitsets, unions
-from costcert.geometry.ablations import Ablation, Bools, Part, Segment
+from costcert.geometry.ablations import Ablation, Bools, Masks, Part, Segment
 from costcert.geometry.patches import OnePatch, Several, places
 from costcert.geometry.sizes import ImageSize, shown
 
@@ -105,11 +105,15 @@ def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize
     """The touched sets of `patch` (in pixels, see `patches.concrete`) among the mutants of `ablation`."""
     patch = patch.at(image_size)
     single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
-    tables = _Tables(ablation.parts(image_size), single, image_size)
-    if single is patch and tables.is_antichain:
-        return tables.walk_grid()
+    num_mutants = ablation.count(image_size)
     try:
-        words, corners = tables.sets()
+        if isinstance(ablation, Masks):
+            words, corners = _by_pixels(ablation, single, image_size)
+        else:
+            tables = _Tables(ablation.parts(image_size), single, image_size)
+            if single is patch and tables.is_antichain:
+                return tables.walk_grid()
+            words, corners = tables.sets()
         if isinstance(patch, Several):
             words, chosen = unions.maximal(words, patch.times)
             corners = corners[chosen, 0]
@@ -118,7 +122,32 @@ def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize
             f"{patch} against {ablation} on {shown(image_size)} makes too many touched sets to compare "
             f"({count}): use fewer patches, or fewer mutants by a larger stride"
         ) from None
-    return _walk_sets(words, corners, tables.num_mutants)
+    return _walk_sets(words, corners, num_mutants)
+
+
+def _by_pixels(
+    ablation: Masks, patch: OnePatch, image_size: ImageSize
+) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
+    """Every distinct maximal T_p as bits, and its top left corner, from the kept pixels of each mutant."""
+    tops, lefts = places(patch, image_size)
+    regions = ablation.regions(image_size)
+    positions = len(tops) * len(lefts)
+    if positions * -(-len(regions) // 64) > MOST_WORDS:
+        raise bitsets.TooManySetsError(f"{positions:,} of {len(regions):,} mutants")
+    touched = np.zeros((positions, len(regions)), dtype=np.bool_)
+    for mutant, region in enumerate(regions):
+        # before[y, x] kept pixels lie above row y and left of column x.
+        before = np.zeros((image_size[0] + 1, image_size[1] + 1), dtype=np.int32)
+        before[1:, 1:] = region.pixels(image_size).cumsum(axis=0, dtype=np.int32).cumsum(axis=1)
+        for piece in patch.pieces():
+            top, bottom = (before[piece.top + down :][: len(tops)] for down in (0, piece.height))
+            left, right = (slice(at, at + len(lefts)) for at in (piece.left, piece.left + piece.width))
+            kept = bottom[:, right] - top[:, right] - bottom[:, left] + top[:, left]
+            touched[:, mutant] |= (kept > 0).ravel()
+    words = bitsets.pack(touched)
+    keep = bitsets.maximal(words)
+    corners = np.stack([np.repeat(tops, len(lefts)), np.tile(lefts, len(tops))], axis=1)
+    return words[keep], corners[keep, None].astype(np.int32)
 
 
 class _Tables:
