@@ -187,7 +187,8 @@ class TrainOptions:
         Parameter(
             alias="-m",
             group=MODEL,
-            help="timm:NAME, or strip:small, strip:base or strip:tall for narrow strips.",
+            help="timm:NAME, strip:small, strip:base or strip:tall for narrow strips, or image:small or "
+            "image:base for masks.",
         ),
     ]
     checkpoint: Annotated[
@@ -248,7 +249,7 @@ def _train(options: TrainOptions) -> None:
 
     console = make_console(soft_wrap=True)
     if options.model.partition(":")[0] in ("onnx", "python", "shipped"):
-        raise CostcertError(f"{options.model} cannot be trained: write timm:NAME or strip:SIZE")
+        raise CostcertError(f"{options.model} cannot be trained: write timm:NAME, strip:SIZE or image:SIZE")
     data = parse_dataset(options.data, options.split, download=options.download)
     recipe = _recipe(options, data)
     if options.limit is not None:
@@ -274,8 +275,8 @@ def _train(options: TrainOptions) -> None:
     resolve_device(options.device)
     ablation = parse_ablation(options.ablation)
     first = train.image(0)
-    # Strip networks take the size of the images; timm's have their own.
-    own_size = (first.height, first.width) if options.model.startswith("strip:") else None
+    # Networks of our own take the size of the images; timm's have their own.
+    own_size = (first.height, first.width) if options.model.startswith(("strip:", "image:")) else None
     # The initial weights are part of the recipe.
     torch.manual_seed(recipe.seed)
     mutants, preprocessing = build(
@@ -303,7 +304,7 @@ def _train(options: TrainOptions) -> None:
     trainer = Trainer(
         mutants,
         preprocessing,
-        ablation.regions(preprocessing.image_size),
+        list(ablation.regions(preprocessing.image_size)),
         recipe,
         options.out,
         identity=identity,

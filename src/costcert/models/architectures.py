@@ -1,4 +1,4 @@
-"""Networks by their spelling, `timm:NAME` or `strip:SIZE`, with their view of mutants."""
+"""Networks by their spelling, `timm:NAME`, `strip:SIZE` or `image:SIZE`, with their view of mutants."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from costcert.models.strips import SIZES, StripNet
 from costcert.models.tokens import DropTokens
 from costcert.models.torchvision_repair import import_timm
 from costcert.models.views import View
+from costcert.models.whole_images import IMAGE_SIZES, WholeImageNet
 
 
 class Built(NamedTuple):
@@ -53,20 +54,27 @@ def build(
         image_size, channels = preprocessing.image_size, preprocessing.channels
     size = None if image_size is None else as_image_size(image_size)
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
-    if kind == "strip":
+    if kind in ("strip", "image"):
         if num_classes is None or size is None:
             missing = "the number of classes" if num_classes is None else "an image size"
             raise CostcertError(f"{architecture} needs {missing}")
-        if hide not in (None, "crop"):
-            raise CostcertError(f"{architecture} takes crops: use hide='crop', got {known_hide(hide)!r}")
+        crops = kind == "strip"
+        if hide is not None and (known_hide(hide) == "crop") != crops:
+            takes, use = ("crops", "crop") if crops else ("whole images", "zero")
+            raise CostcertError(f"{architecture} takes {takes}: use hide={use!r}, got {hide!r}")
         preprocessing = preprocessing or Preprocessing(size, channels=channels, mean=(0.5,), std=(0.5,))
-        return Built(_strip(name, num_classes, _crops(architecture, kept, size), channels), preprocessing)
+        if crops:
+            return Built(_strip(name, num_classes, _crops(architecture, kept, size), channels), preprocessing)
+        network = WholeImageNet(channels, num_classes, name)
+        view = view_of(hide or "zero", network, preprocessing, kept, architecture)
+        return Built(Mutants(network, view), preprocessing)
     if kind == "timm" and name:
         return _timm(
             name, num_classes, known_hide(hide or "zero"), kept, size, channels, preprocessing, pretrained
         )
     raise SpellingError(
         f"unknown model {architecture!r}: write timm:NAME, {', '.join(f'strip:{s}' for s in SIZES)}, "
+        f"{', '.join(f'image:{s}' for s in IMAGE_SIZES)}, "
         "onnx:FILE, python:MODULE:FUNCTION, or the folder of a trained model"
     )
 

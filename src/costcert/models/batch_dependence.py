@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Kept
 from costcert.models.classifier import Classifier, Logits, Pixels
 
 # The largest difference that may be rounding, relative to the largest logit. In float32 the shipped networks
@@ -24,7 +24,7 @@ from costcert.models.classifier import Classifier, Logits, Pixels
 ROUNDING = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
 
 
-def refuse_batch_dependence(model: Classifier, images: Pixels, regions: Sequence[Region]) -> None:
+def refuse_batch_dependence(model: Classifier, images: Pixels, regions: Sequence[Kept]) -> None:
     """Raise if the logits of a mutant depend on the other mutants in its batch.
 
     Args:
@@ -83,7 +83,7 @@ def _extreme_images(images: Pixels) -> Pixels:
     return np.stack([np.full(shape, black), two_colours]).astype(images.dtype)
 
 
-def _one_by_one(model: Classifier, images: Pixels, regions: Sequence[Region]) -> Logits:
+def _one_by_one(model: Classifier, images: Pixels, regions: Sequence[Kept]) -> Logits:
     rows = [[model.logits(image[None], [region])[0, 0] for region in regions] for image in images]
     return np.array(rows, dtype=np.float32)
 

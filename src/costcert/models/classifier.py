@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from costcert.geometry.ablations import Ablation, Region
+from costcert.geometry.ablations import Ablation, Kept
 from costcert.geometry.sizes import ImageSize, shown
 from costcert.votes.ballots import Ballots as Ballots
 from costcert.votes.ballots import Logits as Logits
@@ -67,10 +67,10 @@ class Classifier(ABC):
         """The model's input as uint8 pixels [H, W, C]."""
 
     @abstractmethod
-    def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+    def logits(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         """Logits [N, R, L] of the mutants of images [N, H, W, C], one mutant per region."""
 
-    def begin(self, images: Pixels, regions: Sequence[Region]) -> Pending:
+    def begin(self, images: Pixels, regions: Sequence[Kept]) -> Pending:
         """Begin to compute `logits`, if that is possible beside other work."""
         return Pending(partial(self.logits, images, regions))
 
@@ -79,7 +79,7 @@ class Classifier(ABC):
         """How many calls of `begin` at once keep all cores busy."""
         return 1
 
-    def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+    def in_one_batch(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         """The same as `logits`, in as few batches as fit into memory, regardless of the batch size.
 
         Used to detect models whose logits depend on the rest of the batch (batch_dependence.py).

@@ -11,7 +11,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from costcert.geometry.ablations import Ablation, Region
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation, Kept, Masks, Region
 from costcert.geometry.sizes import ImageSize
 from costcert.models.views import View, indices
 
@@ -26,6 +27,11 @@ class Crops(View):
     hide = "crop"
 
     def __init__(self, ablation: Ablation, image_size: ImageSize) -> None:
+        if isinstance(ablation, Masks):
+            raise CostcertError(
+                f"crop shows a strip or a block by itself, but {ablation} keep all but two masks: hide them "
+                "as zero, or drop tokens of a ViT, and use a network of whole images, as image:small"
+            )
         self.image_size = image_size
         regions = ablation.regions(image_size)
         self.shapes = tuple(dict.fromkeys((r.rows.length, r.columns.length) for r in regions))
@@ -38,16 +44,19 @@ class Crops(View):
         """The number of coordinate channels."""
         return self._along_rows + self._along_columns
 
-    def group(self, region: Region) -> Hashable:
-        return region.rows.length, region.columns.length
+    def group(self, region: Kept) -> Hashable:
+        kept = _strip_or_block(region)
+        return kept.rows.length, kept.columns.length
 
-    def area(self, region: Region) -> int:
-        return region.rows.length * region.columns.length
+    def area(self, region: Kept) -> int:
+        kept = _strip_or_block(region)
+        return kept.rows.length * kept.columns.length
 
-    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Kept]) -> Tensor:
         height, width = self.image_size
-        rows = indices([region.rows for region in regions], height, pixels.device)[:, :, None]
-        columns = indices([region.columns for region in regions], width, pixels.device)[:, None, :]
+        kept = [_strip_or_block(region) for region in regions]
+        rows = indices([region.rows for region in kept], height, pixels.device)[:, :, None]
+        columns = indices([region.columns for region in kept], width, pixels.device)[:, None, :]
         colours = pixels.permute(0, 2, 3, 1)[images[:, None, None], rows, columns].permute(0, 3, 1, 2)
         planes = [colours]
         if self._along_rows:
@@ -55,6 +64,12 @@ class Crops(View):
         if self._along_columns:
             planes.append(_coordinate(columns, width, colours))
         return torch.cat(planes, dim=1)
+
+
+def _strip_or_block(region: Kept) -> Region:
+    if not isinstance(region, Region):
+        raise CostcertError("a model that takes crops of strips or blocks cannot see all but two masks")
+    return region
 
 
 def _coordinate(positions: Tensor, axis_length: int, colours: Tensor) -> Tensor:

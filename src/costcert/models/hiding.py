@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from costcert.errors import CostcertError, nearest
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Kept
 from costcert.models.preprocessing import Preprocessing
-from costcert.models.views import View, kept
+from costcert.models.views import View, visible
 
 PAINTED = ("zero", "black", "mean")
 HIDES = (*PAINTED, "drop-tokens", "crop")
@@ -43,15 +43,13 @@ class Painted(View):
         self._area = preprocessing.image_size[0] * preprocessing.image_size[1]
         self._colour = _colour(hide, preprocessing)
 
-    def area(self, region: Region) -> int:
+    def area(self, region: Kept) -> int:
         return self._area
 
-    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Kept]) -> Tensor:
         height, width = pixels.shape[-2:]
-        rows = kept([region.rows for region in regions], height, pixels.device)
-        columns = kept([region.columns for region in regions], width, pixels.device)
-        visible = rows[:, None, :, None] & columns[:, None, None, :]
-        return torch.where(visible, pixels[images], self._colour.to(pixels))
+        shown = visible(regions, (height, width), pixels.device)[:, None]
+        return torch.where(shown, pixels[images], self._colour.to(pixels))
 
 
 def _colour(hide: str, preprocessing: Preprocessing) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Hidden, Kept, Region
 from costcert.models.views import View
 
 
@@ -24,9 +24,7 @@ class Mutants(nn.Module):
         self.network = network
         self.view = view
 
-    def forward(
-        self, pixels: Tensor, regions: Region | Sequence[Region], images: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, pixels: Tensor, regions: Kept | Sequence[Kept], images: Tensor | None = None) -> Tensor:
         """Logits [M, L] of mutants of normalised pixels [N, C, H, W].
 
         Args:
@@ -35,7 +33,7 @@ class Mutants(nn.Module):
         """
         if images is None:
             images = torch.arange(len(pixels), device=pixels.device)
-        if isinstance(regions, Region):
+        if isinstance(regions, Region | Hidden):
             regions = [regions] * len(images)
         groups = self.view.groups(regions)
         if len(groups) == 1:
@@ -46,5 +44,5 @@ class Mutants(nn.Module):
         order = torch.tensor([mutant for chosen in groups for mutant in chosen])
         return torch.cat(logits)[order.argsort().to(pixels.device)]
 
-    def _logits(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tensor:
+    def _logits(self, pixels: Tensor, images: Tensor, regions: Sequence[Kept]) -> Tensor:
         return self.view.forward(self.network, self.view.inputs(pixels, images, regions))

@@ -93,13 +93,13 @@ def _square(colours: int, coordinates: int, sides: tuple[int, int], channels: tu
     """Blocks of 3 x 3 convolutions, and pooling over the entire crop."""
     before, *afters = channels
     stride, sides = _halved(sides)
-    stem = _convolution(2 * colours + coordinates, before, stride)
+    stem = convolution(2 * colours + coordinates, before, stride)
     blocks = []
     for after in afters:
         stride, sides = _halved(sides)
-        blocks.append(_Block(before, after, stride))
+        blocks.append(Block(before, after, stride))
         before = after
-    return _Layers(stem, nn.Sequential(*blocks), _MeanAndMax(), 2 * before)
+    return _Layers(stem, nn.Sequential(*blocks), MeanAndMax(), 2 * before)
 
 
 def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tuple[int, ...]) -> _Layers:
@@ -110,7 +110,7 @@ def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tupl
     blocks: list[nn.Module] = []
     for place, after in enumerate(afters):
         down = 2 if place and length > _HEIGHTS else 1
-        blocks.append(_Block(before, after, (down, 1), kernel=(3, 1), padding=(1, 0)))
+        blocks.append(Block(before, after, (down, 1), kernel=(3, 1), padding=(1, 0)))
         before, length = after, -(-length // down)
     rows = min(length, _HEIGHTS)
     return _Layers(
@@ -121,7 +121,7 @@ def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tupl
     )
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """A residual block of two convolutions."""
 
     def __init__(
@@ -134,7 +134,7 @@ class _Block(nn.Module):
         padding: tuple[int, int] = (1, 1),
     ) -> None:
         super().__init__()
-        self.first = _convolution(before, after, stride, kernel=kernel, padding=padding)
+        self.first = convolution(before, after, stride, kernel=kernel, padding=padding)
         self.second = nn.Sequential(
             nn.Conv2d(after, after, kernel, padding=padding, bias=False), nn.BatchNorm2d(after)
         )
@@ -144,7 +144,7 @@ class _Block(nn.Module):
         return torch.relu(self.second(self.first(features)) + self.shortcut(features))
 
 
-class _MeanAndMax(nn.Module):
+class MeanAndMax(nn.Module):
     """Global mean and max pooling, concatenated."""
 
     def forward(self, features: Tensor) -> Tensor:
@@ -157,8 +157,8 @@ class _TallStem(nn.Module):
     def __init__(self, colours: int, coordinates: int, width: int, before: int, after: int) -> None:
         super().__init__()
         self.colours, self.width = colours, width
-        self.look = _convolution(colours + coordinates, before)
-        self.fold = _convolution(before, after, (2, 1), kernel=(3, width), padding=(1, 0))
+        self.look = convolution(colours + coordinates, before)
+        self.fold = convolution(before, after, (2, 1), kernel=(3, width), padding=(1, 0))
         self.place = nn.Linear(coordinates * _GRID_POINTS, after) if coordinates else None
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def _halved(sides: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
     return (down, across), (-(-sides[0] // down), -(-sides[1] // across))
 
 
-def _convolution(
+def convolution(
     before: int,
     after: int,
     stride: tuple[int, int] = (1, 1),

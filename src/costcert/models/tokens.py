@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Kept, Region
 from costcert.geometry.sizes import ImageSize
 from costcert.models.torchvision_repair import import_timm
-from costcert.models.views import View, kept
+from costcert.models.views import View, kept, visible
 
 
 class Tokens(NamedTuple):
@@ -55,16 +55,13 @@ class DropTokens(View):
         self.image_size = image_size
         self._patch: ImageSize = embed.patch_size
         self._grid: ImageSize = embed.dynamic_feat_size(image_size)
-        self._places: dict[Region, Tensor] = {}
+        self._places: dict[Kept, Tensor] = {}
 
-    def places(self, region: Region) -> Tensor:
+    def places(self, region: Kept) -> Tensor:
         """[K], the indices of tokens that hold a kept pixel, in row-major order."""
         if region not in self._places:
-            rows, columns = (
-                self._by_token(torch.from_numpy(segment.pixels(side)), axis).any(dim=-1)
-                for axis, (segment, side) in enumerate(zip(region, self.image_size, strict=True))
-            )
-            found = torch.outer(rows, columns).flatten().nonzero().flatten()
+            shown = self._patches(torch.from_numpy(region.pixels(self.image_size))[None, None])
+            found = shown[0].flatten(1).any(dim=1).nonzero().flatten()
             # Where the patch size does not divide the side, timm leaves out a border. A mutant that keeps
             # nothing but this border gets one token, completely hidden.
             self._places[region] = found if len(found) else torch.zeros(1, dtype=torch.int64)
@@ -77,26 +74,37 @@ class DropTokens(View):
         padded = functional.pad(values, (0, count * length - values.shape[-1]))
         return padded.reshape(*values.shape[:-1], count, length)
 
-    def group(self, region: Region) -> Hashable:
+    def group(self, region: Kept) -> Hashable:
         return len(self.places(region))
 
-    def area(self, region: Region) -> int:
+    def area(self, region: Kept) -> int:
         return len(self.places(region)) * self._patch[0] * self._patch[1]
 
-    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Tokens:
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Kept]) -> Tokens:
         device = pixels.device
         places = torch.stack([self.places(region) for region in regions]).to(device)
+        patches = self._patches(pixels)[images[:, None], places]
+        masked = torch.where(self._shown(regions, places)[:, :, None], patches, 0)
+        return Tokens(masked.permute(0, 2, 3, 1, 4).flatten(3), places)
+
+    def _patches(self, pixels: Tensor) -> Tensor:
+        """[N, tokens, C, p, q], the pixels [N, C, H, W] of each token."""
         by_columns = self._by_token(pixels, 1)
         by_both = self._by_token(by_columns.movedim(2, -1), 0)
-        patches = by_both.permute(0, 4, 2, 1, 5, 3).flatten(1, 2)[images[:, None], places]
+        return by_both.permute(0, 4, 2, 1, 5, 3).flatten(1, 2)
 
+    def _shown(self, regions: Sequence[Kept], places: Tensor) -> Tensor:
+        """[M, K, p, q], true where a mutant shows a pixel of a token."""
+        device = places.device
         mutants = torch.arange(len(regions), device=device)[:, None]
+        strips = [region for region in regions if isinstance(region, Region)]
+        if not strips:
+            whole = visible(regions, self.image_size, device)[:, None]
+            return self._patches(whole)[mutants, places][:, :, 0]
         down, across = places // self._grid[1], places % self._grid[1]
-        rows = self._by_token(kept([region.rows for region in regions], self.image_size[0], device), 0)
-        columns = self._by_token(kept([region.columns for region in regions], self.image_size[1], device), 1)
-        visible = rows[mutants, down][..., :, None] & columns[mutants, across][..., None, :]
-        masked = torch.where(visible[:, :, None], patches, 0)
-        return Tokens(masked.permute(0, 2, 3, 1, 4).flatten(3), places)
+        rows = self._by_token(kept([region.rows for region in strips], self.image_size[0], device), 0)
+        columns = self._by_token(kept([region.columns for region in strips], self.image_size[1], device), 1)
+        return rows[mutants, down][..., :, None] & columns[mutants, across][..., None, :]
 
     def forward(self, network: nn.Module, inputs: Tokens) -> Tensor:
         """`VisionTransformer.forward` from the patch embedding on, for the kept tokens."""

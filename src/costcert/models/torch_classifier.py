@@ -13,7 +13,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Ablation, Region, Segment
+from costcert.geometry.ablations import Ablation, Kept, Region, Segment
 from costcert.geometry.sizes import positive_int, shown
 from costcert.models.batch_dependence import probe_images, refuse_batch_dependence
 from costcert.models.checkpoints import digest
@@ -107,13 +107,13 @@ class TorchClassifier(Classifier):
             "precision": self.precision,
         }
 
-    def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+    def logits(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         return self.begin(images, regions).result()
 
-    def begin(self, images: Pixels, regions: Sequence[Region]) -> Pending:
+    def begin(self, images: Pixels, regions: Sequence[Kept]) -> Pending:
         return _Evaluation(self, images, regions)
 
-    def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+    def in_one_batch(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         return _Evaluation(self, images, regions, len(images) * len(regions)).result()
 
     @property
@@ -137,7 +137,7 @@ class TorchClassifier(Classifier):
         return self.preprocessing.normalise(pixels)
 
     def forward(
-        self, mutants: Mutants, pixels: Tensor, regions: Sequence[Region], pairs: list[Pair]
+        self, mutants: Mutants, pixels: Tensor, regions: Sequence[Kept], pairs: list[Pair]
     ) -> Tensor | None:
         """The logits of these pairs of image and region, or None if they do not fit into memory.
 
@@ -176,7 +176,7 @@ class TorchClassifier(Classifier):
             "device"
         )
 
-    def default_batch_size(self, region: Region) -> int:
+    def default_batch_size(self, region: Kept) -> int:
         kind = self.device.type if self.device.type in _LARGEST_BATCH else "cpu"
         fits = max(_PIXELS_PER_BATCH[kind] // self.mutants.view.area(region), 8)
         return min(1 << (fits.bit_length() - 1), _LARGEST_BATCH[kind])
@@ -229,7 +229,7 @@ class _Evaluation(Pending):
         self,
         classifier: TorchClassifier,
         images: Pixels,
-        regions: Sequence[Region],
+        regions: Sequence[Kept],
         batch_size: int | None = None,
     ) -> None:
         self._classifier, self._regions, self._batch_size = classifier, regions, batch_size

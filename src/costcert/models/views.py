@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from costcert.geometry.ablations import Region, Segment
+from costcert.geometry.ablations import Hidden, Kept, Region, Segment
+from costcert.geometry.sizes import ImageSize
 
 
 class View(ABC):
@@ -21,11 +22,11 @@ class View(ABC):
 
     hide: str
 
-    def group(self, region: Region) -> Hashable:
+    def group(self, region: Kept) -> Hashable:
         """A key that depends on the region alone; mutants with the same key can share a batch."""
         return None
 
-    def groups(self, regions: Sequence[Region]) -> list[list[int]]:
+    def groups(self, regions: Sequence[Kept]) -> list[list[int]]:
         """Indices of the regions that can share a batch."""
         groups: dict[Hashable, list[int]] = {}
         for index, region in enumerate(regions):
@@ -33,11 +34,11 @@ class View(ABC):
         return list(groups.values())
 
     @abstractmethod
-    def area(self, region: Region) -> int:
+    def area(self, region: Kept) -> int:
         """Pixels in the network's input for this region, which the cost of a mutant is proportional to."""
 
     @abstractmethod
-    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Region]) -> Any:
+    def inputs(self, pixels: Tensor, images: Tensor, regions: Sequence[Kept]) -> Any:
         """Network inputs, where mutant m keeps `regions[m]` of the normalised `pixels[images[m]]`.
 
         Args:
@@ -50,6 +51,23 @@ class View(ABC):
         """Logits [M, L] of the network for these inputs."""
         logits: Tensor = network(inputs)
         return logits
+
+
+def visible(regions: Sequence[Kept], image_size: ImageSize, device: torch.device) -> Tensor:
+    """[M, H, W], true where a mutant shows a pixel."""
+    if isinstance(regions[0], Hidden):
+        hidden = [region.masks for region in regions if isinstance(region, Hidden)]
+        # A mutant that hides one mask hides it twice.
+        first, second = (_rectangles([masks[at] for masks in hidden], image_size, device) for at in (0, -1))
+        return ~(first | second)
+    return _rectangles([region for region in regions if isinstance(region, Region)], image_size, device)
+
+
+def _rectangles(regions: Sequence[Region], image_size: ImageSize, device: torch.device) -> Tensor:
+    """[M, H, W], true inside each region."""
+    rows = kept([region.rows for region in regions], image_size[0], device)
+    columns = kept([region.columns for region in regions], image_size[1], device)
+    return rows[:, :, None] & columns[:, None, :]
 
 
 def kept(segments: Sequence[Segment], axis_length: int, device: torch.device) -> Tensor:

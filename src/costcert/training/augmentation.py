@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Kept
 from costcert.training.recipes import Recipe
 
 
 def draw_mutants(
-    count: int, regions: list[Region], recipe: Recipe, rng: np.random.Generator
-) -> tuple[Tensor, list[Region]]:
+    count: int, regions: list[Kept], recipe: Recipe, rng: np.random.Generator
+) -> tuple[Tensor, list[Kept]]:
     """Random mutants of a batch of `count` images: the index of the image and the kept region of each."""
     draws = 1 if recipe.shared else count
     if recipe.vote_loss_weight:

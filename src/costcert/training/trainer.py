@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from costcert.datasets.base import Dataset as Images
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Kept
 from costcert.models.checkpoints import read_torch_file
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
@@ -62,7 +62,7 @@ class Trainer:
         self,
         mutants: Mutants,
         preprocessing: Preprocessing,
-        regions: list[Region],
+        regions: list[Kept],
         recipe: Recipe,
         folder: Location,
         *,
