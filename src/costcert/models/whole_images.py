@@ -5,6 +5,7 @@ Attribute names of the modules are those of the stored weights: renaming one bre
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from costcert.errors import CostcertError, nearest
@@ -40,7 +41,9 @@ class WholeImageNet(nn.Module):
         self.head = nn.Linear(2 * before, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.dropout(self.pool(self.blocks(self.stem(images)))))
+        # CPUs convolve channels that lie side by side in memory faster.
+        features = self.blocks(self.stem(images.contiguous(memory_format=torch.channels_last)))
+        logits: Tensor = self.head(self.dropout(self.pool(features)))
         return logits
 
     def get_classifier(self) -> nn.Module:
