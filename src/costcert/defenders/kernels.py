@@ -96,25 +96,44 @@ def cheapest_first(gaps: Any, unlisted: Unlisted, budget: Int, found: Int, lacki
 
 
 @compiled
-def cheapest_first_soft(gaps: Any, unlisted: Unlisted, budget: Int, found: Int) -> tuple[Int, Int]:
-    """Eq. 1 for soft ballots, whose gaps are too large to count: sorted, then added up.
+def _sift(heap: Any, root: Int, size: Int) -> None:
+    """Move the value at `root` down until none of the two below it is smaller."""
+    value = heap[root]
+    below = 2 * root + 1
+    while below < size:
+        if below + 1 < size and heap[below + 1] < heap[below]:
+            below += 1
+        if heap[below] >= value:
+            break
+        heap[root] = heap[below]
+        root = below
+        below = 2 * root + 1
+    heap[root] = value
 
-    Arguments and result as for `cheapest_first`; the budget is cap·q_p.
+
+@compiled
+def cheapest_first_soft(gaps: Any, unlisted: Unlisted, budget: Int, found: Int) -> tuple[Int, Int]:
+    """Eq. 1 for soft ballots, whose gaps are too large to count: taken from a heap while the budget lasts.
+
+    Arguments and result as for `cheapest_first`; the budget is cap·q_p. `gaps` is overwritten.
     """
-    gaps.sort()
-    early = np.searchsorted(gaps, unlisted.gap, side="right")
+    left = len(gaps)
+    for root in range(left // 2 - 1, -1, -1):
+        _sift(gaps, root, left)
     lifted = 0
     cost = 0
-    for i in range(len(gaps) + 2):
+    for late in range(2):
         # Listed rivals one by one, the unlisted together where they come in the order of gaps.
-        if i < early:
-            gap, count = gaps[i], 1
-        elif i == early:
-            gap, count = unlisted.gap, unlisted.count
-        elif i <= len(gaps):
-            gap, count = gaps[i - 1], 1
-        else:
-            gap, count = unlisted.late_gap, unlisted.late_count
+        gap = unlisted.late_gap if late else unlisted.gap
+        while left > 0 and gaps[0] <= gap:
+            if _affordable(gaps[0], ONE, lifted, cost, budget, found) == 0:
+                return lifted, cost + gaps[0] - budget
+            lifted += 1
+            cost += gaps[0]
+            left -= 1
+            gaps[0] = gaps[left]
+            _sift(gaps, ZERO, left)
+        count = unlisted.late_count if late else unlisted.count
         paid = _affordable(gap, count, lifted, cost, budget, found)
         lifted += paid
         cost += paid * gap
@@ -170,12 +189,16 @@ class Counts(NamedTuple):
 @compiled
 def _blank_image(num_mutants: Int, labels_each: Int, members: Int, num_classes: Int) -> Image:
     most = num_mutants * labels_each + members
+    # Filled by a loop: np.full and np.ones take longer to compile.
+    slot_of = np.empty(num_classes, dtype=np.int32)
+    for label in range(num_classes):
+        slot_of[label] = -1
     return Image(
-        np.full(num_classes, -1, dtype=np.int32),
+        slot_of,
         np.empty(most, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty(num_mutants * labels_each, dtype=np.int32),
-        np.ones(num_mutants * labels_each, dtype=np.int64),
+        np.empty(num_mutants * labels_each, dtype=np.int64),
     )
 
 
@@ -224,7 +247,7 @@ def _read(image: Image, labels: Any, units: Any, members: Any) -> Counts:
     return Counts(num_members, listed, unknown)
 
 
-@compiled
+@inlined
 def _forget(image: Image, counts: Counts) -> None:
     """Make `slot_of` blank again, at the cost of the labels in use."""
     for slot in range(counts.listed):
@@ -307,7 +330,7 @@ def _lift(
     return cheapest_first_soft(gaps, unlisted, budget, found)
 
 
-@compiled
+@inlined
 def _strongest(image: Image, counts: Counts, clean: Any) -> Int:
     """The slot of the member with the most clean votes, ties to the lowest label."""
     best = 0
@@ -319,7 +342,7 @@ def _strongest(image: Image, counts: Counts, clean: Any) -> Int:
     return best
 
 
-@compiled
+@inlined
 def _lift_past_strongest(
     image: Image, counts: Counts, scratch: Scratch, slack: Int, terms: Terms, budget: Int, found: Int
 ) -> tuple[Int, Int]:
@@ -492,7 +515,7 @@ def worst(labels: Any, units: Any, members: Any, walks: Walks, extras: Any, term
         units: [N, B, j], or [N, 0, 0] where each label counts one.
         members: [N, M] labels, the first ones >= 0, padded with -1.
         extras: [K], budget the attacker has from the start.
-        out: [K, N], the number of rivals lifted.
+        out: [N, K], the number of rivals lifted.
     """
     num_images, num_mutants, labels_each = labels.shape
     image = _blank_image(num_mutants, labels_each, members.shape[1], terms.num_classes)
@@ -501,7 +524,7 @@ def worst(labels: Any, units: Any, members: Any, walks: Walks, extras: Any, term
         counts = _read(image, labels[n], units[n], members[n])
         for k in range(len(walks.starts) - 1):
             offsets = walks.offsets[walks.starts[k] : walks.starts[k + 1] + 1]
-            out[k, n] = _worst_position(
+            out[n, k] = _worst_position(
                 _lift_past_strongest,
                 image,
                 labels_each,
@@ -527,7 +550,7 @@ def most_expelled(
         counts = _read(image, labels[n], units[n], members[n])
         for k in range(len(walks.starts) - 1):
             offsets = walks.offsets[walks.starts[k] : walks.starts[k + 1] + 1]
-            out[k, n] = _worst_position(
+            out[n, k] = _worst_position(
                 _expel, image, labels_each, counts, scratch, walks.flips, offsets, extras[k], terms
             )
         _forget(image, counts)
@@ -657,7 +680,7 @@ class MaskScratch(NamedTuple):
     lacking: Any
 
 
-@compiled
+@inlined
 def _mark_voters(slots: Any, listed: Int, voters: Any) -> None:
     """The mutants that vote for each label, as bits."""
     voters[:listed] = 0
@@ -688,7 +711,7 @@ def _best_windows(
                     where[slot] = p
 
 
-@compiled
+@inlined
 def _by_votes(words: Any, voters: Any, held: Any, order: Any, starts: Any) -> None:
     """How many of `voters` (bits) each T_p holds, and the p in order of falling numbers."""
     starts[:] = 0
@@ -725,10 +748,10 @@ def _best_window_of_truth(
     for window in order:
         if held[window] <= best or best == votes - held[p]:
             break
-        count = _held_outside(words, voters, np.int64(window), p)
+        count = _held_outside(words, voters, window, p)
         if count > best:
             best = count
-            guess = np.int64(window)
+            guess = window
     return best, guess
 
 
@@ -755,7 +778,7 @@ def _passing(
     return listed, unlisted if unmasked >= floor else 0, unlisted_late if unmasked > floor else 0
 
 
-@compiled
+@inlined
 def _masked_rank(image: Image, counts: Counts, best: Any, unlisted_before: Int) -> Int:
     """The position of the true label by masked score, ties to the lowest label."""
     score = image.total[0] - best[0]
@@ -796,7 +819,7 @@ def _masked_price(
     return count
 
 
-@compiled
+@inlined
 def _masked_rivals(
     image: Image,
     counts: Counts,
@@ -819,7 +842,7 @@ def _masked_rivals(
     slots = image.slots
     truth, votes, unmasked = windows.voters[0], image.total[0], counts.unknown
     _by_votes(words, truth, scratch.held, scratch.order, scratch.starts)
-    guess: Int = np.int64(scratch.order[0])
+    guess: Int = scratch.order[0]
     # Two windows at most are taken from the true label; labels with fewer votes than that leaves never pass.
     needed = votes - 2 * scratch.held[guess]
     reach[:] = 0
@@ -917,8 +940,8 @@ def masked(
         np.empty(most, dtype=np.int64),
     )
     scratch = MaskScratch(
-        np.empty(positions, dtype=np.int32),
-        np.empty(positions, dtype=np.int32),
+        np.empty(positions, dtype=np.int64),
+        np.empty(positions, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty((2, num_mutants + 2), dtype=np.int64),
         np.empty(most, dtype=np.int64),

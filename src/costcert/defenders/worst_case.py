@@ -68,21 +68,22 @@ def worst_case(
     out = np.empty((len(patches), len(votes)), dtype=np.int64)
     for together in _groups(patches):
         walks = _joined(patches[together])
+        # Images first: slices of it are contiguous as it is itself, so that the kernel is compiled once.
+        counts = np.empty((len(votes), len(patches[together])), dtype=np.int64)
 
-        def work(first: int, last: int, together: slice = together, walks: kernels.Walks = walks) -> None:
+        def work(
+            first: int,
+            last: int,
+            walks: kernels.Walks = walks,
+            extras: Counts = budgets[together],
+            counts: Counts = counts,
+        ) -> None:
             images = slice(first, last)
-            kernel(
-                labels[images],
-                units[images],
-                members[images],
-                walks,
-                budgets[together],
-                terms,
-                out[together, images],
-            )
+            kernel(labels[images], units[images], members[images], walks, extras, terms, counts[images])
 
         ready(kernel, partial(work, 0, 0))
         side_by_side(work, len(votes))
+        out[together] = counts.T
     return out
 
 
