@@ -36,6 +36,8 @@ from sealing import classifier_with, resealed
 from strategies import elections, examples, masked_elections, masked_scenes, scenes, soft_elections, ties
 from tiny import Tiny, pictures
 
+HARD = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
+
 
 def costcert(*args):
     return invoke([str(arg) for arg in args])
@@ -242,22 +244,23 @@ def test_ablations_that_do_not_fit_are_refused(spelling):
 # Folders on disk.
 
 
-def some_votes(count=12, *, soft=False, margins=True, **more):
+def some_votes(count=12, *, soft=False, margins=True, mutants=8, **more):
     rng = np.random.default_rng(5)
+    shape = count, mutants
     truth = rng.integers(0, 4, count)
     world = {
         "num_classes": 4,
         "ablation": "columns:2",
         "image_size": (3, 8),
-        "margins": rng.random((count, 8)) if margins else None,
-        "cuts": rng.random((count, 8)) if soft else None,
+        "margins": rng.random(shape) if margins else None,
+        "cuts": rng.random(shape) if soft else None,
         **more,
     }
-    ballots = np.where(rng.random((count, 8)) < 0.7, truth[:, None], rng.integers(0, 4, (count, 8)))
+    ballots = np.where(rng.random(shape) < 0.7, truth[:, None], rng.integers(0, 4, shape))
     if not soft:
         return cc.Votes(ballots, truth, **world)
-    units = rng.integers(0, 51, (count, 8, 2))
-    labels = np.stack([ballots, (ballots + rng.integers(1, 4, (count, 8))) % 4], axis=2)
+    units = rng.integers(0, 51, (*shape, 2))
+    labels = np.stack([ballots, (ballots + rng.integers(1, 4, shape)) % 4], axis=2)
     return cc.Votes.soft(labels, units, truth, cap=100, **world)
 
 
@@ -316,6 +319,44 @@ def test_every_way_to_certify_can_be_checked(tmp_path, votes, asked):
     assert made.exit_code == 0, made.output
     result = checked(tmp_path, "--all")
     assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
+
+
+def masked_votes(**more):
+    """Votes of ten mutants, each without one or two of four masks; most agree, as masks hide little."""
+    world = {"ablation": "masks:2/patch=1x2", "image_size": (4, 8), "mutants": 10, **more}
+    votes = some_votes(20, **world)
+    agree = np.arange(20)[:, None] % 3 > 0
+    changes = {"ballots": np.where(agree, votes.truth[:, None], votes.ballots)}
+    if votes.is_soft:
+        labels = np.where(agree[..., None], [0, 1] + votes.truth[:, None, None], votes.labels) % 4
+        changes |= {"labels": labels, "units": np.maximum(votes.units, [30, 0])}
+    return votes.replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("votes", "asked"),
+    [
+        (masked_votes(), []),
+        (masked_votes(), ["--ties", "lowest", "--epsilon", "0.02"]),
+        (masked_votes(), ["-d", "patchcleanser,costcert,patchguard"]),
+        (masked_votes(unread=np.arange(20) % 5 == 0), []),
+        (masked_votes(known=np.arange(200).reshape(20, 10) % 37 > 0), ["--epsilon", "0.02"]),
+        (masked_votes(soft=True), []),
+        (masked_votes(soft=True), ["--tau", "3", "--epsilon", "0.02"]),
+        (masked_votes(soft=True), ["--hard"]),
+        (masked_votes(soft=True, known=np.arange(200).reshape(20, 10) % 37 > 0), ["--tau", "2"]),
+    ],
+    ids=lambda value: " ".join(value) or "plain" if isinstance(value, list) else str(value.ablation),
+)
+def test_certificates_of_masks_can_be_checked(tmp_path, votes, asked):
+    cc.write_votes(votes, tmp_path / "votes", shard_size=7)
+    patches = "1,rectangle:1x2"
+    made = costcert("certify", tmp_path / "votes", "-p", patches, *asked, "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    result = checked(tmp_path, "--all")
+    assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
+    found = cc.read_certificates(tmp_path / "certs").min_k("patchcleanser", "rectangle:1x2")
+    assert len(set(found.tolist())) > 1
 
 
 def test_certificates_of_tuned_ballots_can_be_checked(tmp_path):
