@@ -311,6 +311,16 @@ def masked_elections(draw, scene_strategy, num_classes=few, largest_cap=4, most_
     return Election(scene, labels, truth, classes, units, cap)
 
 
+def worst_attack_on_masks(election, image, ways):
+    """The worst position of the true label over every attack, equal scores being lost."""
+    scene, worst, truth = election.scene, 1, election.truth[image]
+    for attacked in naive.maximal(scene.sets):
+        for after in naive.rewritten(election.ballots(image), attacked, ways):
+            scores = naive.max_min(after, scene.rows, election.num_classes)
+            worst = max(worst, naive.position(scores, truth, "against"))
+    return worst
+
+
 def small_enough_to_rewrite(scene, num_classes, most=2500):
     """Whether every rewriting of the touched ballots, mutant by mutant, can be tried."""
     return sum(num_classes ** len(attacked) for attacked in scene.sets) <= most

@@ -9,7 +9,7 @@ import costcert as cc
 import naive
 from costcert.defenders import find
 from costcert.geometry.touch import touched
-from strategies import examples, masked_elections, masked_scenes, ties
+from strategies import examples, masked_elections, masked_scenes, ties, worst_attack_on_masks
 
 
 def certified(election, ties="against", **more):
@@ -92,16 +92,6 @@ def test_unknown_ballots_are_the_attackers_and_others_may_shift(data, election, 
     )
 
 
-def worst_attack(election, image, ways):
-    """The worst position of the true label over every attack, equal scores being lost."""
-    scene, worst, truth = election.scene, 1, election.truth[image]
-    for attacked in naive.maximal(scene.sets):
-        for after in naive.rewritten(election.ballots(image), attacked, ways):
-            scores = naive.max_min(after, scene.rows, election.num_classes)
-            worst = max(worst, naive.position(scores, truth, "against"))
-    return worst
-
-
 # The smallest masks there are: four of them, ten mutants, of which a patch touches six.
 tiny = masked_scenes(most_masks=2, largest_side=4, smaller=False).filter(
     lambda scene: max(map(len, scene.sets)) <= 6
@@ -112,7 +102,7 @@ tiny = masked_scenes(most_masks=2, largest_side=4, smaller=False).filter(
 @given(masked_elections(tiny, st.integers(2, 3), largest_cap=1, most_images=1))
 def test_it_survives_every_attack_on_hard_ballots(election):
     ways = naive.single_labels(election.num_classes)
-    worst, (found,) = worst_attack(election, 0, ways), certified(election)
+    worst, (found,) = worst_attack_on_masks(election, 0, ways), certified(election)
     assert worst <= found
     if found == 2 or election.num_classes == 2:
         assert worst == found
@@ -122,7 +112,7 @@ def test_it_survives_every_attack_on_hard_ballots(election):
 @given(masked_elections(tiny, st.just(2), largest_cap=2, most_images=1))
 def test_it_survives_every_attack_on_soft_ballots(election):
     """With two labels it is exact: one rival has all touched ballots."""
-    assert worst_attack(election, 0, naive.spreads(2, election.cap)) == certified(election)[0]
+    assert worst_attack_on_masks(election, 0, naive.spreads(2, election.cap)) == certified(election)[0]
 
 
 @given(masked_elections(masked_scenes(smaller=False), largest_cap=1))

@@ -118,8 +118,7 @@ class _KeptPixels:
         self._kept = np.stack([region.pixels(image_size) for region in regions])
 
     def within(self, rows: slice, columns: slice) -> Bools:
-        kept: Bools = self._kept[:, rows, columns].any(axis=(1, 2))
-        return kept
+        return np.asarray(self._kept[:, rows, columns].any(axis=(1, 2)))
 
 
 class Prices:

@@ -130,7 +130,7 @@ def _served(options: dict[int, list[int]], held: Bools, room: int, goal: int) ->
         held: [n, n], whether mutant (i, j) is touched.
         room: how many rivals a touched mutant can serve.
     """
-    is_safe = ~held.any(axis=1)
+    is_safe: Bools = np.asarray(~held.any(axis=1))
     free = {y: safe[0] for y, rows in options.items() if (safe := [i for i in rows if is_safe[i]])}
     free = dict(list(free.items())[:goal])
     others = {y: rows for y, rows in options.items() if y not in free}
