@@ -6,11 +6,12 @@ import numpy as np
 from PIL import Image
 
 from costcert.datasets.arrays import ArrayDataset
+from costcert.geometry.ablations import Hidden
 from costcert.models.classifier import Classifier
 
 
 class Tiny(Classifier):
-    """A linear classifier of three features of a region.
+    """A linear classifier of three features of a region, or of all pixels that are not hidden by masks.
 
     Args:
         drift: what is added to a logit per mutant evaluated in the same call.
@@ -26,6 +27,8 @@ class Tiny(Classifier):
         self.seed, self.drift, self.pause, self.precision = seed, drift, pause, precision
         self.class_names = class_names
         self.weights = np.random.default_rng(seed).normal(size=(3, self.num_classes)).astype(np.float32)
+        shape = (*self.image_size, self.num_classes)
+        self.filters = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
         self.evaluated = []
 
     def prepare(self, image):
@@ -38,9 +41,12 @@ class Tiny(Classifier):
         logits = np.empty((len(images), len(regions), self.num_classes), dtype=np.float32)
         height, width = self.image_size
         for mutant, region in enumerate(regions):
-            kept = np.ix_(region.rows.pixels(height), region.columns.pixels(width))
+            kept = region.pixels((height, width))
             for image, pixels in enumerate(images):
                 visible = pixels[..., 0][kept].astype(np.float32) / 255
+                if isinstance(region, Hidden):
+                    logits[image, mutant] = (visible - 0.5) @ self.filters[kept]
+                    continue
                 features = np.array([visible.mean(), visible.max(), region.columns.start / width], np.float32)
                 logits[image, mutant] = features @ self.weights
         logits[..., 0] += self.drift * len(images) * len(regions)
@@ -58,6 +64,16 @@ def pictures(count=10, seed=1, *, class_names=None):
         rng.integers(0, 4, count),
         class_names=class_names,
     )
+
+
+def for_masks(count=24, seed=1):
+    """Images that `Tiny` recognises under masks, the first ones hardly and the last ones clearly."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, count)
+    clear = np.moveaxis(Tiny().filters > 0, 2, 0)[labels] * 255
+    share = np.linspace(0, 1, count)[:, None, None]
+    images = share * clear + (1 - share) * rng.integers(0, 256, clear.shape)
+    return ArrayDataset("for masks", images.astype(np.uint8), labels)
 
 
 class Leaky(Tiny):

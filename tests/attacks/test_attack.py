@@ -19,7 +19,7 @@ from costcert.attacks.campaign import attack
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
 from costcert.attacks.judging import Judge
-from costcert.attacks.placements import Placements, Prices, best_placements
+from costcert.attacks.placements import Placements, Prices, best_placements, prices_of
 from costcert.attacks.results import AttackResults
 from costcert.attacks.shard import Shard
 from costcert.attacks.universal import UniversalPatch
@@ -27,7 +27,7 @@ from costcert.datasets.arrays import ArrayDataset
 from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
 from costcert.models.loading import load_model
-from tiny import Leaky, Tiny, greys, pictures
+from tiny import Leaky, Tiny, for_masks, greys, pictures
 from waiting import HANGS, wait_until
 
 ABLATION = "columns:2"
@@ -350,7 +350,7 @@ def test_a_killed_process_keeps_what_it_finished(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "ablation", ["columns:3", "columns:3/stride=2", "rows:2/wrap=no", "blocks:3/stride=2"]
+    "ablation", ["columns:3", "columns:3/stride=2", "rows:2/wrap=no", "blocks:3/stride=2", "masks:3/patch=2"]
 )
 @pytest.mark.parametrize("patch", ["square:2", "rectangle:1x4", "shape:110/011", "2*square:1"])
 def test_touched_mutants_agree_with_the_geometry(ablation, patch):
@@ -371,6 +371,61 @@ def test_touched_mutants_agree_with_the_geometry(ablation, patch):
             == np.flatnonzero(inside).tolist()
         )
         assert placements.pixels(places).sum() >= 1
+
+
+@pytest.mark.parametrize("soft", [None, cc.Soft(0.5, 4)], ids=["hard", "soft"])
+@pytest.mark.parametrize("k", [1, 2])
+def test_no_certificate_of_masks_is_broken_and_others_are(soft, k, tmp_path):
+    """By random pixels, which need no gradients, judged by the prediction of the deployed classifier."""
+    found = attack(
+        Tiny(),
+        for_masks(24),
+        "square:2",
+        k,
+        tmp_path,
+        ablation="masks:3/patch=2",
+        defender="patchcleanser",
+        soft=soft,
+        effort=Effort(places=8, restarts=0, steps=0, random=24, thorough=True),
+    )
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["classifier"]["defender"] == "patchcleanser"
+    assert 0 < summary["certified"] <= summary["under_attack"] <= summary["clean"]
+    assert summary["certified_and_broken"] == 0
+    assert (found.attacked <= found.min_k).all()
+    assert (found.attacked > found.rank).any()
+
+
+def test_a_model_that_looks_under_masks_is_found_out(tmp_path):
+    with pytest.raises(FalseCertificateError, match="changed their ballots although"):
+        attack(
+            Leaky(),
+            greys(),
+            "square:2",
+            1,
+            tmp_path,
+            ablation="masks:3/patch=2",
+            defender="patchcleanser",
+            effort=Effort(places=4, restarts=0, steps=0, random=40, thorough=True),
+        )
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_first_placement_on_masks_is_the_witness(k):
+    rng = np.random.default_rng(k)
+    truth = rng.integers(0, 5, 20)
+    units = rng.integers(0, 4, (20, 45, 5))
+    units[np.arange(20), :, truth] = 4
+    labels = np.broadcast_to(np.arange(5), units.shape)
+    world = {"num_classes": 5, "ablation": "masks:3/patch=2", "image_size": 8}
+    votes = cc.Votes.soft(labels, units, truth, cap=16, **world)
+    placements = Placements(votes.ablation, cc.Square(2), votes.image_size)
+    for image in range(20):
+        candidates = best_placements(votes, image, placements, k, 6, rng)
+        lifted = [prices_of(votes, image, k).lifted(each.touched)[0] for each in candidates]
+        assert lifted[0] == max(lifted) == min(k, cc.strongest(votes, image, 2).position - 1)
+        assert all(len(each.wanted) == len(each.touched) for each in candidates)
+        assert all(truth[image] not in each.wanted for each in candidates)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

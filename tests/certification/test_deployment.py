@@ -1,6 +1,7 @@
 """The deployed classifier is the one that was certified."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,11 +9,12 @@ from PIL import Image
 
 import costcert as cc
 from costcert.defenders import find
+from costcert.defenders.cbn import Cbn
 from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
 from costcert.models.classifier import Soft, ballots_of
 from costcert.votes.voting import vote
-from tiny import Tiny, pictures
+from tiny import Tiny, for_masks, pictures
 
 ABLATION = "columns:3"
 PATCH = cc.Square(2)
@@ -21,8 +23,6 @@ PATCH = cc.Square(2)
 @pytest.mark.parametrize("defender", ["costcert", "cbn", "drs", "patchguard", "costcert-masks"])
 @pytest.mark.parametrize("soft", [None, Soft(0.3, 2)], ids=["hard", "soft"])
 def test_the_true_label_has_the_rank_of_its_certificate(defender, soft):
-    if soft and not find(defender).reads_soft:
-        pytest.skip("this defender reads hard ballots only, which is refused (tested below)")
     data = pictures(30)
     votes = vote(Tiny(), data, ABLATION, soft=soft)
     rank = cc.certify(votes, [PATCH], [defender]).rank(defender, PATCH)
@@ -108,8 +108,8 @@ def test_a_masking_defender_predicts_for_its_patch():
         ({}, "has no ablation of its own: pass one"),
         ({"ablation": ABLATION, "defender": "patchguard"}, "PatchGuard predicts by masking a patch"),
         (
-            {"ablation": ABLATION, "defender": "patchguard", "patch": 2, "soft": Soft(1, 2)},
-            "patchguard reads one label per ballot, but these votes are soft",
+            {"ablation": ABLATION, "defender": "patchcleanser"},
+            "patchcleanser needs votes of masks, but these are of columns:3",
         ),
         ({"ablation": ABLATION, "defender": "costcerd"}, "costcert"),
         ({"ablation": ABLATION, "patch": 99}, "does not fit"),
@@ -142,12 +142,13 @@ def test_a_soft_ballot_names_the_best_labels_as_a_stable_sort_would():
         assert (ballots_of(logits, Soft(0.5, best)).soft_labels == expected).all()
 
 
+@pytest.mark.parametrize("soft", [None, Soft(0.3, 3)], ids=["hard", "soft"])
 @pytest.mark.parametrize("defender", ["patchguard", "costcert-masks"])
-def test_certificates_are_of_the_classifier_that_predicts(defender):
+def test_certificates_are_of_the_classifier_that_predicts(defender, soft):
     """Masking for one patch, certified against a smaller one: rewriting its pixels never exceeds min-k."""
     mask, patch = "rectangle:1x3", "rectangle:1x1"
     rng = np.random.default_rng(3)
-    deployed = cc.Deployed(Tiny(), "columns:1", defender=defender, patch=mask)
+    deployed = cc.Deployed(Tiny(), "columns:1", defender=defender, patch=mask, soft=soft)
     shown = rng.integers(0, 256, (40, 6, 8), dtype=np.uint8)
     first = deployed.predict(list(shown), k=1)[:, 0]
     min_k = deployed.certify(list(shown), first, patch).min_k(defender, patch)
@@ -193,17 +194,83 @@ def test_a_finished_run_is_deployed_as_it_was_certified(tmp_path, soft):
     assert cc.Deployed.from_run(tmp_path / "votes", Tiny()).classifier == cc.Defence(
         cc.Columns(3), "crop", soft, defender="costcert"
     )
-    if soft is None:
-        with pytest.raises(CostcertError, match="masking a patch: say which, as in square:2"):
-            cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard")
-        with pytest.raises(CostcertError, match="square:4 was not certified, only square:2, square:3"):
-            cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard", patch=4)
-        masking = cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard", patch=3)
-        assert masking.classifier.mask == cc.Square(3)
-        found = masking.certify(list(data.images), data.labels, 3).min_k("patchguard", 3)
-        assert (found == certs.min_k("patchguard", 3)).all()
+    with pytest.raises(CostcertError, match="masking a patch: say which, as in square:2"):
+        cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard")
+    with pytest.raises(CostcertError, match="square:4 was not certified, only square:2, square:3"):
+        cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard", patch=4)
+    masking = cc.Deployed.from_run(tmp_path / "certs", Tiny(), defender="patchguard", patch=3)
+    assert masking.classifier.mask == cc.Square(3)
+    found = masking.certify(list(data.images), data.labels, 3).min_k("patchguard", 3)
+    assert (found == certs.min_k("patchguard", 3)).all()
     with pytest.raises(CostcertError, match="is not the model that cast these votes"):
         cc.Deployed.from_run(tmp_path / "certs", Tiny(seed=1))
+
+
+class OneLabel(Cbn):
+    """A defender of another package that reads one label per ballot."""
+
+    name = "one-label"
+    reads_soft = False
+
+
+def test_a_defender_that_reads_one_label_refuses_soft_ballots(monkeypatch):
+    monkeypatch.setattr("costcert.defenders._find", lambda name: OneLabel())
+    votes = vote(Tiny(), pictures(4), ABLATION, soft=Soft(0.5, 3))
+    says = (
+        "one-label reads one label per ballot, but these votes are soft: certify their hard ballots, or use"
+    )
+    with pytest.raises(CostcertError, match=says):
+        cc.certify(votes, PATCH, "one-label")
+    with pytest.raises(CostcertError, match=says):
+        cc.Deployed(Tiny(), ABLATION, defender="one-label", soft=Soft(0.5, 3))
+    for promise in (OneLabel().rank, lambda *given: OneLabel().min_k(given[0], [given[1]])):
+        with pytest.raises(CostcertError, match=says):
+            promise(votes, touched(votes.ablation, PATCH, votes.image_size))
+    assert cc.certify(votes.hard(), PATCH, "one-label").defenders == ["one-label"]
+
+
+MASKS, COVERED = "masks:3/patch=2", cc.Rectangle(2, 2)
+
+
+@pytest.mark.parametrize("soft", [None, Soft(0.3, 4)], ids=["hard", "soft"])
+def test_no_pixels_break_what_masks_certify(soft):
+    """Patches of random pixels, black and white, at every position."""
+    rng = np.random.default_rng(3)
+    deployed = cc.Deployed(Tiny(), MASKS, defender="patchcleanser", soft=soft)
+    shown = for_masks(24).images
+    first = deployed.predict(list(shown), k=1)[:, 0]
+    certs = deployed.certify(list(shown), first, COVERED)
+    min_k = certs.min_k("patchcleanser", COVERED)
+    assert (certs.rank("patchcleanser", COVERED) == 1).all()
+    assert 0 < (min_k == 1).sum() < 24
+    moved = 0
+    for top, left in product(range(5), range(7)):
+        for pixels in (0, 255, rng.integers(0, 256, (24, 2, 2))):
+            attacked = shown.copy()
+            attacked[:, top : top + 2, left : left + 2] = pixels
+            listed = deployed.predict(list(attacked), k=4)
+            positions = np.argmax(listed == first[:, None], axis=1) + 1
+            assert (positions <= min_k).all(), (top, left)
+            moved += (positions > 1).sum()
+    assert moved, "the patches do harm where nothing is certified"
+
+
+@pytest.mark.parametrize("soft", [None, Soft(0.3, 4)], ids=["hard", "soft"])
+def test_a_run_of_masks_is_deployed_as_it_was_certified(tmp_path, soft):
+    data = for_masks(20)
+    vote(Tiny(), data, MASKS, soft=soft, out=tmp_path / "votes")
+    certs = cc.certify(cc.read_votes(tmp_path / "votes"), [1, 2])
+    cc.write_certificates(certs, tmp_path / "certs", votes=tmp_path / "votes")
+    for folder in ("votes", "certs"):
+        deployed = cc.Deployed.from_run(tmp_path / folder, Tiny())
+        assert deployed.classifier == cc.Defence(cc.Masks(3, patch=2), "crop", soft, "patchcleanser")
+        listed = deployed.predict(list(data.images), k=4)
+        rank = certs.rank("patchcleanser", 2)
+        assert (np.argmax(listed == data.labels[:, None], axis=1) + 1 == rank).all()
+        again = deployed.certify(list(data.images), data.labels, [1, 2])
+        assert (again.min_k("patchcleanser", 2) == certs.min_k("patchcleanser", 2)).all()
+    with pytest.raises(CostcertError, match="cover patches of up to 2x2 pixels, but square:3 has 3x3"):
+        deployed.certify(list(data.images), data.labels, 3)
 
 
 def test_estimates_and_other_classifiers_are_refused():

@@ -1,7 +1,5 @@
 """PatchCleanser for every k: its definition, every attack there is, and the published rule at k = 1."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -11,69 +9,7 @@ import costcert as cc
 import naive
 from costcert.defenders import find
 from costcert.geometry.touch import touched
-from strategies import Election, examples, few, ties
-
-
-class MaskedScene(NamedTuple):
-    """Masks on an image and a patch that they cover, with the slow twin's pixels of both."""
-
-    image_size: tuple
-    ablation: cc.Masks
-    patch: object
-    pixels: frozenset
-
-    @property
-    def masks(self):
-        return naive.masks(self.ablation.per_axis, self.ablation.sides, *self.image_size)
-
-    @property
-    def mutants(self):
-        return naive.unhidden(self.masks, *self.image_size)
-
-    @property
-    def rows(self):
-        return naive.rows_of(self.ablation.num_masks)
-
-    @property
-    def sets(self):
-        places = naive.places(self.pixels, *self.image_size)
-        return naive.distinct(naive.touched(self.mutants, place) for place in places)
-
-
-@st.composite
-def masked_scenes(draw, most_masks=3, largest_side=7, smaller=True):
-    """Masks and a patch that fits into the one they were made for."""
-    height, width = draw(st.integers(2, largest_side)), draw(st.integers(2, largest_side))
-    sides = draw(st.integers(1, height)), draw(st.integers(1, width))
-    ablation = cc.Masks(draw(st.integers(2, most_masks)), patch=sides)
-    kept = naive.unhidden(naive.masks(ablation.per_axis, sides, height, width), height, width)
-    assume(all(kept))
-    patch = (draw(st.integers(1, sides[0])), draw(st.integers(1, sides[1]))) if smaller else sides
-    return MaskedScene((height, width), ablation, cc.Rectangle(*patch), naive.rectangle(*patch))
-
-
-@st.composite
-def masked_elections(draw, scene_strategy, num_classes=few, largest_cap=4, most_images=3):
-    """Ballots in which some label is a favourite, as masks hide little; soft ones unless the cap is 1."""
-    scene, classes = draw(scene_strategy), draw(num_classes)
-    cap = draw(st.integers(1, largest_cap))
-    labels, units, truth = [], [], []
-    for _ in range(draw(st.integers(1, most_images))):
-        favourite = draw(st.integers(0, classes - 1))
-        faithful = draw(st.sampled_from([0.5, 0.9, 1.0]))
-        random = draw(st.randoms(use_true_random=False))
-        image_labels, image_units = [], []
-        for _ in scene.mutants:
-            first = favourite if random.random() < faithful else random.randrange(classes)
-            given = random.randint((cap + 1) // 2, cap)
-            image_labels.append([first, random.randrange(classes)])
-            image_units.append([given, random.randint(0, cap - given)])
-        labels.append(image_labels)
-        units.append(image_units)
-        truth.append(draw(st.sampled_from([favourite, favourite, *range(classes)])))
-    if cap == 1 and draw(st.booleans()):
-        return Election(scene, [[ballot[0] for ballot in image] for image in labels], truth, classes)
-    return Election(scene, labels, truth, classes, units, cap)
+from strategies import examples, masked_elections, masked_scenes, ties, worst_attack_on_masks
 
 
 def certified(election, ties="against", **more):
@@ -156,16 +92,6 @@ def test_unknown_ballots_are_the_attackers_and_others_may_shift(data, election, 
     )
 
 
-def worst_attack(election, image, ways):
-    """The worst position of the true label over every attack, equal scores being lost."""
-    scene, worst, truth = election.scene, 1, election.truth[image]
-    for attacked in naive.maximal(scene.sets):
-        for after in naive.rewritten(election.ballots(image), attacked, ways):
-            scores = naive.max_min(after, scene.rows, election.num_classes)
-            worst = max(worst, naive.position(scores, truth, "against"))
-    return worst
-
-
 # The smallest masks there are: four of them, ten mutants, of which a patch touches six.
 tiny = masked_scenes(most_masks=2, largest_side=4, smaller=False).filter(
     lambda scene: max(map(len, scene.sets)) <= 6
@@ -176,7 +102,7 @@ tiny = masked_scenes(most_masks=2, largest_side=4, smaller=False).filter(
 @given(masked_elections(tiny, st.integers(2, 3), largest_cap=1, most_images=1))
 def test_it_survives_every_attack_on_hard_ballots(election):
     ways = naive.single_labels(election.num_classes)
-    worst, (found,) = worst_attack(election, 0, ways), certified(election)
+    worst, (found,) = worst_attack_on_masks(election, 0, ways), certified(election)
     assert worst <= found
     if found == 2 or election.num_classes == 2:
         assert worst == found
@@ -186,7 +112,7 @@ def test_it_survives_every_attack_on_hard_ballots(election):
 @given(masked_elections(tiny, st.just(2), largest_cap=2, most_images=1))
 def test_it_survives_every_attack_on_soft_ballots(election):
     """With two labels it is exact: one rival has all touched ballots."""
-    assert worst_attack(election, 0, naive.spreads(2, election.cap)) == certified(election)[0]
+    assert worst_attack_on_masks(election, 0, naive.spreads(2, election.cap)) == certified(election)[0]
 
 
 @given(masked_elections(masked_scenes(smaller=False), largest_cap=1))

@@ -411,7 +411,6 @@ def test_a_body_without_a_length_is_cut_off(client):
         ('{"image": "00001", "patches": ["9*square:1"]}', "squares and rectangles"),
         ('{"image": "00001", "patches": ["2"], "label": 4}', "truth"),
         ('{"image": "00001", "patches": ["2"], "defenders": ["nobody"]}', "unknown defender"),
-        ('{"image": "00001", "patches": ["2"], "view": "soft", "defenders": ["patchguard"]}', "soft"),
         ('{"image": "00001", "patches": ["1", "1", "1", "1", "1", "1", "1", "1", "1"]}', "patches"),
         ('{"ballots": [0], "label": 0, "patches": ["2"], "image_size": [16384, 16384]}', "image_size"),
         (

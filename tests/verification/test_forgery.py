@@ -211,6 +211,69 @@ def test_a_cap_that_an_archive_does_not_have(tmp_path):
         assert costcert(*ask, *world).exit_code == 1, name
 
 
+@pytest.fixture
+def masked(tmp_path):
+    """Hard votes of masks and certificates of PatchCleanser, without any forgery."""
+    rng = np.random.default_rng(2)
+    truth = rng.integers(0, 4, IMAGES)
+    ballots = np.where(rng.random((IMAGES, 45)) < 0.95, truth[:, None], rng.integers(0, 4, (IMAGES, 45)))
+    ballots[::2] = truth[::2, None]
+    votes = cc.Votes(ballots, truth, num_classes=4, ablation="masks:3/patch=2", image_size=(8, 9))
+    cc.write_votes(votes, tmp_path / "votes", shard_size=4)
+    made = costcert("certify", tmp_path / "votes", "-p", "1,2", "-o", tmp_path / "certs")
+    assert made.exit_code == 0, made.output
+    assert checked(tmp_path).exit_code == 0
+    assert set(cc.read_certificates(tmp_path / "certs").min_k("patchcleanser", 2).tolist()) > {1}
+    return tmp_path
+
+
+@pytest.mark.parametrize("better", ["rank", "min_k"])
+def test_better_certificates_of_masks(masked, better):
+    shard = masked / "certs" / "shard-00000.parquet"
+    rewrite(shard, **{better: lambda values: [value % 4 + 1 for value in values]})
+    seal(masked / "certs")
+    result = checked(masked)
+    assert (result.exit_code, "derived rank" in result.output) == (1, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        (("classifier", "ablation"), "masks:3/patch=3", "is certified, but mutants of masks:3/patch=2 voted"),
+        (("classifier", "ablation"), "masks:2/patch=2", "is certified, but mutants of masks:3/patch=2 voted"),
+        (("classifier", "ablation"), "columns:2", "is certified, but mutants of masks:3/patch=2 voted"),
+        (("classifier", "mask"), "square:2", "a mask that none of the defenders uses"),
+        (("classifier", "ties"), "nobody's", "such certificates do not exist"),
+        (("patches",), ["square:1", "square:3"], "expected a certificate of 0, patchcleanser, square:3"),
+        (("defenders",), ["costcert"], "expected a certificate of 0, costcert, square:1"),
+    ],
+)
+def test_another_question_about_masks(masked, where, value, says):
+    seal(masked / "certs", changed(manifest_of(masked / "certs"), where, value))
+    result = checked(masked)
+    assert result.exit_code != 0
+    assert says in result.output
+
+
+@pytest.mark.parametrize("patch", ["square:3", "rectangle:1x4", "2*square:1"])
+def test_certificates_against_a_patch_that_the_masks_do_not_cover(masked, patch):
+    for shard in sorted((masked / "certs").glob("*.parquet")):
+        rewrite(shard, patch=lambda values: [patch if value == "square:2" else value for value in values])
+    seal(masked / "certs", {**manifest_of(masked / "certs"), "patches": ["square:1", patch]})
+    result = checked(masked)
+    assert (result.exit_code, "do not cover the patch" in result.output) == (2, True), result.output
+
+
+def test_masks_that_the_votes_do_not_have(masked):
+    """Votes are forged to be of masks for a larger patch; their digest no longer is the one that is noted."""
+    path = ("classifier", "ablation")
+    seal(masked / "votes", changed(manifest_of(masked / "votes"), path, "masks:3/patch=3"))
+    content = changed(manifest_of(masked / "certs"), path, "masks:3/patch=3")
+    seal(masked / "certs", changed(content, ("votes", *path), "masks:3/patch=3"))
+    result = checked(masked)
+    assert (result.exit_code, "digests differ" in result.output) == (1, True), result.output
+
+
 def rewrite(path, **columns):
     """Rewrite columns of a shard by functions."""
     table = pq.read_table(path)

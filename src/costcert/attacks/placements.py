@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from costcert.certification.max_min import MaxMin
 from costcert.certification.witnesses import Witness, strongest, units_given, witness
-from costcert.geometry.ablations import Ablation, Segment
+from costcert.geometry.ablations import Ablation, Kept, Masks, Region, Segment
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.votes.table import Votes
@@ -50,10 +51,12 @@ class Placements:
         self.single: OnePatch = single
         self.times = patch.times if isinstance(patch, Several) else 1
         self.image_size = image_size
-        self.regions = ablation.regions(image_size)
+        self.regions: Sequence[Kept] = ablation.regions(image_size)
         self._room = (image_size[0] - self.single.height + 1, image_size[1] - self.single.width + 1)
-        self._rows = _kept_before([region.rows for region in self.regions], image_size[0])
-        self._columns = _kept_before([region.columns for region in self.regions], image_size[1])
+        if isinstance(ablation, Masks):
+            self._kept: _KeptPixels | _KeptStrips = _KeptPixels(self.regions, image_size)
+        else:
+            self._kept = _KeptStrips(ablation.regions(image_size), image_size)
 
     def touched(self, places: Places) -> Indices:
         """The mutants that keep a pixel of the patch, counted as in `geometry.touch`."""
@@ -61,8 +64,7 @@ class Placements:
         for top, left in places:
             for piece in self.single.pieces():
                 y, x = top + piece.top, left + piece.left
-                rows = self._rows[:, y + piece.height] > self._rows[:, y]
-                hit |= rows & (self._columns[:, x + piece.width] > self._columns[:, x])
+                hit |= self._kept.within(slice(y, y + piece.height), slice(x, x + piece.width))
         return np.flatnonzero(hit)
 
     def pixels(self, places: Places) -> Bools:
@@ -94,6 +96,29 @@ class Placements:
             if np.array_equal(self.touched(moved), same):
                 return moved
         return places
+
+
+class _KeptStrips:
+    """Which mutants keep a pixel of a rectangle, where each keeps some rows of some columns."""
+
+    def __init__(self, regions: Sequence[Region], image_size: ImageSize) -> None:
+        self._rows = _kept_before([region.rows for region in regions], image_size[0])
+        self._columns = _kept_before([region.columns for region in regions], image_size[1])
+
+    def within(self, rows: slice, columns: slice) -> Bools:
+        down = self._rows[:, rows.stop] > self._rows[:, rows.start]
+        across: Bools = self._columns[:, columns.stop] > self._columns[:, columns.start]
+        return down & across
+
+
+class _KeptPixels:
+    """The same where each mutant keeps any pixels, as those of masks do."""
+
+    def __init__(self, regions: Sequence[Kept], image_size: ImageSize) -> None:
+        self._kept = np.stack([region.pixels(image_size) for region in regions])
+
+    def within(self, rows: slice, columns: slice) -> Bools:
+        return np.asarray(self._kept[:, rows, columns].any(axis=(1, 2)))
 
 
 class Prices:
@@ -145,11 +170,46 @@ class Prices:
         return Placement(places, touched, order[chosen], np.concatenate([spare, wanted]))
 
 
+class RowPrices(Prices):
+    """The same for votes of masks, where a rival passes the true label with one row of mutants."""
+
+    def __init__(self, votes: Votes, image: int, k: int) -> None:
+        super().__init__(votes, image, k)
+        self._rows = MaxMin(votes, image)
+
+    def lifted(self, touched: Indices) -> tuple[int, int]:
+        found = self._rows.attack(self._mask(touched), self.k)
+        return len(found.lifted), -found.short
+
+    def placement(
+        self, placements: Placements, places: Places, rng: np.random.Generator | None = None
+    ) -> Placement:
+        touched = placements.touched(places)
+        first = [] if rng is None else rng.permutation(self.votes.num_classes).tolist()
+        found = self._rows.attack(self._mask(touched), self.k, first)
+        rivals = [*found.lifted, *([] if found.following is None else [found.following])][: self.k]
+        wanted = np.full(self.votes.num_mutants, rivals[0])
+        # A ballot that is split goes to the label with the most units.
+        order = np.argsort(found.units, kind="stable")
+        wanted[found.mutants[order]] = found.labels[order]
+        return Placement(places, touched, np.array(rivals), wanted[touched])
+
+    def _mask(self, touched: Indices) -> Bools:
+        held = np.zeros(self.votes.num_mutants, dtype=np.bool_)
+        held[touched] = True
+        return held
+
+
+def prices_of(votes: Votes, image: int, k: int) -> Prices:
+    """The prices of one image, by what its labels are ranked by."""
+    return (RowPrices if isinstance(votes.ablation, Masks) else Prices)(votes, image, k)
+
+
 def best_placements(
     votes: Votes, image: int, placements: Placements, k: int, count: int, rng: np.random.Generator
 ) -> list[Placement]:
     """Up to `count` positions: the witness's (or the strongest attack's), the worst by price, random ones."""
-    prices = Prices(votes, image, k)
+    prices = prices_of(votes, image, k)
     found = witness(votes, image, placements.patch, k, ties="lowest")
     found = found or strongest(votes, image, placements.patch, ties="lowest")
     first = _as_witnessed(found, prices.placement(placements, found.places))

@@ -12,7 +12,7 @@ from costcert.attacks.attempts import Attempt, noisy, random_patches
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import Inspector
 from costcert.attacks.judging import Judge
-from costcert.attacks.placements import Placement, Placements, Prices, best_placements
+from costcert.attacks.placements import Placement, Placements, best_placements, prices_of
 from costcert.attacks.results import AttackResults
 from costcert.models.classifier import Pixels
 from costcert.votes.table import Votes
@@ -100,7 +100,7 @@ class Shard:
         found: Found = [None] * len(self.votes)
         if shared is not None:
             for image in self.targets:
-                prices = Prices(self.votes, image, self.k)
+                prices = prices_of(self.votes, image, self.k)
                 found[image] = shared.tried(
                     self.judge,
                     self.placements,
@@ -180,7 +180,7 @@ class Shard:
             )
         placement = trial.placement
         if turn > 1:
-            prices = Prices(self.votes, trial.image, self.k)
+            prices = prices_of(self.votes, trial.image, self.k)
             placement = prices.placement(self.placements, placement.places, self.rngs[trial.image])
         return self._from_noise(trial.image, placement, by_votes=False)
 

@@ -11,7 +11,7 @@ import torch
 from costcert.attacks.attempts import Attempt, judged
 from costcert.attacks.judging import Judge
 from costcert.attacks.optimizer import Batch, PatchOptimizer, mutants_at_once, normalised, step_sizes
-from costcert.attacks.placements import Placements, Places, Prices
+from costcert.attacks.placements import Placements, Places, Prices, prices_of
 from costcert.attacks.results import UNIVERSAL
 from costcert.errors import StoreError
 from costcert.models.classifier import Pixels
@@ -115,7 +115,7 @@ def universal_patch(
 
 
 def _pasted(optimizer: PatchOptimizer, image: int, places: Places) -> Attempt:
-    placement = Prices(optimizer.votes, image, optimizer.k).placement(optimizer.placements, places)
+    placement = prices_of(optimizer.votes, image, optimizer.k).placement(optimizer.placements, places)
     return Attempt(image, placement, optimizer.clean[image])
 
 
@@ -125,7 +125,7 @@ def _common_place(
     """The best of some random positions by price, and the most central of equal ones."""
     placements = optimizer.placements
     middle = (np.array(placements.image_size) - (placements.single.height, placements.single.width)) / 2
-    prices = [Prices(optimizer.votes, int(image), optimizer.k) for image in images]
+    prices = [prices_of(optimizer.votes, int(image), optimizer.k) for image in images]
 
     def worth(places: Places) -> tuple[int, float]:
         touched = placements.touched(places)

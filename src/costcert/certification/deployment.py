@@ -18,7 +18,7 @@ from costcert.datasets.pictures import Picture, Pictures, as_pictures
 from costcert.defenders import find
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, as_ablation
-from costcert.geometry.patches import concrete
+from costcert.geometry.patches import Square, concrete
 from costcert.geometry.sizes import positive_int
 from costcert.geometry.touch import Touched, touched
 from costcert.models.classifier import Classifier
@@ -118,6 +118,8 @@ class Deployed:
         refusal = self.defender.refusal(soft=classifier.soft is not None, partial=False)
         if refusal is not None:
             raise CostcertError(refusal)
+        # Mutants that this defender cannot read; whether a patch is covered is known only when one is named.
+        self.defender.refuse(classifier.ablation, Square(1), model.image_size)
         self._touched = (
             Touched.nothing(classifier.ablation.count(model.image_size))
             if classifier.mask is None

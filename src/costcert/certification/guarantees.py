@@ -1,7 +1,8 @@
 """Guarantees other than "the true label stays in the top k", all with CostCert's price.
 
 Each is exact: some rewriting of the touched ballots attains the bound, and none exceeds it. They hold for
-hard and soft ballots, every ablation and every patch.
+hard and soft ballots, every ablation and every patch, but not for votes of masks, which are ranked by another
+rule (defenders/patchcleanser.py) and refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from costcert.certification.certify import AnyPatch, with_unread_last
 from costcert.defenders import find, kernels
 from costcert.defenders.worst_case import Counts, fewest_ahead, worst_case
 from costcert.errors import VotesError
+from costcert.geometry.ablations import Masks
 from costcert.geometry.patches import concrete
 from costcert.geometry.sizes import positive_int, several
 from costcert.geometry.touch import Touched, touched
@@ -156,6 +158,11 @@ def _completed(votes: Votes) -> Votes:
 
 
 def _touched(votes: Votes, patch: AnyPatch) -> Touched:
+    if isinstance(votes.ablation, Masks):
+        raise VotesError(
+            f"this guarantee is about labels ranked by their votes, but {votes.ablation} rank a label by the "
+            "mask under which it stands best: vote with columns, rows or blocks, or use certify"
+        )
     return touched(votes.ablation, concrete(patch, votes.image_size), votes.image_size)
 
 

@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.certification.certify import AnyPatch
+from costcert.certification.max_min import Attack, MaxMin
+from costcert.defenders import find
 from costcert.defenders.worst_case import known_ties
 from costcert.errors import VotesError
+from costcert.geometry.ablations import Masks
 from costcert.geometry.patches import OnePatch, Piece, Several, concrete
 from costcert.geometry.sizes import positive_int
 from costcert.geometry.touch import Touched, touched
@@ -29,7 +32,7 @@ class Witness:
         mutants: the new ballots: `mutants[i]` gives `units[i]` units to `labels[i]`.
         labels: see `mutants`.
         units: see `mutants`; one for a hard ballot.
-        scores: [L], votes (or units) after the attack.
+        scores: [L], votes (or units) after the attack; for masks the best row of each label, S.
         position: of the true label after the attack, with ties as requested.
         truth: the true label.
         votes: of this image alone, before the attack.
@@ -71,12 +74,17 @@ class Witness:
 def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "against") -> Witness | None:
     """The attack on image number `image` that breaks the top k, or None where CostCert certifies it.
 
-    CostCert is exact, so one of the two always exists.
+    CostCert is exact, so one of the two always exists. Votes of masks are ranked by PatchCleanser's rule, in
+    which equal scores count as lost whatever `ties` are. It is exact at k = 1. For a larger k its bound need
+    not be attained: there None is no proof, and certificates are made by `certify` alone.
     """
     k = positive_int(k, "k")
     target = _Target(votes, image, patch, ties)
     if k >= votes.num_classes:
         return None
+    if isinstance(votes.ablation, Masks):
+        attacks = target.on_masks(most=k)
+        return next((target.rewriting(*each) for each in attacks if each[2].position > k), None)
     for p, (clean, held) in enumerate(target.walk()):
         gaps = target.gaps(clean)
         lifted = np.argsort(gaps, kind="stable")[:k]
@@ -88,9 +96,13 @@ def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "a
 def strongest(votes: Votes, image: int, patch: AnyPatch, *, ties: str = "against") -> Witness:
     """The attack that lifts the most rivals past the true label, and comes nearest to lifting one more.
 
-    The rest of the budget goes to the next rival. The true label ends at CostCert's min-k.
+    The rest of the budget goes to the next rival. The true label ends at CostCert's min-k. For votes of masks
+    see `witness`: the true label ends at PatchCleanser's min-k, or nearer to the top.
     """
     target = _Target(votes, image, patch, ties)
+    if isinstance(votes.ablation, Masks):
+        worst = max(target.on_masks(), key=lambda each: (each[2].position, -each[2].short))
+        return target.rewriting(*worst)
     best: tuple[int, int] | None = None
     for p, (clean, held) in enumerate(target.walk()):
         gaps = target.gaps(clean)
@@ -123,6 +135,8 @@ class _Target:
         self.image = image
         self.votes = votes.require_complete("an attack")
         self.patch = concrete(patch, votes.image_size)
+        if isinstance(votes.ablation, Masks):
+            find("patchcleanser").refuse(votes.ablation, self.patch, votes.image_size)
         self.positions = touched(votes.ablation, self.patch, votes.image_size)
         self.truth = int(votes.truth[image])
         self.labels, self.units = units_given(votes, image)
@@ -148,15 +162,34 @@ class _Target:
         mutants, given, amount = _spend(np.flatnonzero(held), lifted, paid, self.votes)
         scores = clean.copy()
         np.add.at(scores, given, amount)
+        position = int((scores - self.handicap >= scores[self.truth]).sum())
+        return self._witness(p, held, (mutants, given, amount), scores, position)
+
+    def on_masks(self, most: int | None = None) -> Iterator[tuple[int, npt.NDArray[np.bool_], Attack]]:
+        """The position, the touched mutants and the attack there, for every position."""
+        image = MaxMin(self.votes, self.image)
+        for p, held in enumerate(self.positions.sets()):
+            yield p, held, image.attack(held, most)
+
+    def rewriting(self, p: int, held: npt.NDArray[np.bool_], attack: Attack) -> Witness:
+        ballots = attack.mutants, attack.labels, attack.units
+        return self._witness(p, held, ballots, attack.scores, attack.position)
+
+    def _witness(
+        self,
+        p: int,
+        held: npt.NDArray[np.bool_],
+        ballots: tuple[Indices, Indices, Indices],
+        scores: Indices,
+        position: int,
+    ) -> Witness:
         return Witness(
             self.patch,
             tuple((int(top), int(left)) for top, left in self.positions.places[p]),
             np.flatnonzero(held),
-            mutants,
-            given,
-            amount,
+            *ballots,
             scores,
-            int((scores - self.handicap >= scores[self.truth]).sum()),
+            position,
             self.truth,
             self.votes.take([self.image]),
         )

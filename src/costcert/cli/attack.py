@@ -97,7 +97,7 @@ class AttackOptions:
         Parameter(
             alias="-d",
             help="Defender that predicts and certifies.",
-            show_default="that of --run, or costcert",
+            show_default="that of --run, or costcert (for masks patchcleanser)",
         ),
     ] = None
     universal: Annotated[
@@ -208,6 +208,7 @@ class AttackJob(JobSpec):
 def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
     """The network, the images and the classifier: that of --run, or as the options define it."""
     from costcert.certification.deployment import Deployed, model_of_run
+    from costcert.defenders import default_for
     from costcert.store.runs import open_run
 
     network, ballots = options.network, options.ballots
@@ -216,7 +217,11 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
             raise CostcertError("--votes are the votes of --run: pass that, too")
         model, dataset, ablation, soft = load_inputs(options.images, network, ballots)
         deployed = Deployed(
-            model, ablation, defender=options.defender or "costcert", patch=options.patch, soft=soft
+            model,
+            ablation,
+            defender=options.defender or default_for(ablation),
+            patch=options.patch,
+            soft=soft,
         )
         return model, dataset, deployed.classifier
     values = {

@@ -60,6 +60,13 @@ def _find(name: str) -> Defender:
     return found()
 
 
+def default_for(ablation: Ablation) -> str:
+    """The defender of votes for which none was named."""
+    from costcert.geometry.ablations import Masks
+
+    return "patchcleanser" if isinstance(ablation, Masks) else "costcert"
+
+
 def chosen(names: str | Iterable[str], *, ablation: Ablation, soft: bool, partial: bool) -> list[Defender]:
     """The defenders of these names, each once; `all` means the built-in ones that read such ballots.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costcert.defenders import find
+from costcert.defenders import default_for, find
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation
 from costcert.geometry.patches import Patch, concrete
@@ -41,14 +41,16 @@ class Run:
         """The classifier with one defender and, if that defender masks, the patch it masks for.
 
         Args:
-            defender: one that was certified; by default costcert, or else the first.
+            defender: one that was certified; by default costcert (for masks, patchcleanser), or else the
+                first.
             patch: one that was certified; may be left out if there is only one.
         """
         certificates = self.certificates
         keys = [] if certificates is None else certificates.keys
-        names = list(dict.fromkeys(name for name, _ in keys)) or ["costcert"]
+        usual = default_for(self.classifier.ablation)
+        names = list(dict.fromkeys(name for name, _ in keys)) or [usual]
         if defender is None:
-            defender = "costcert" if "costcert" in names else names[0]
+            defender = usual if usual in names else names[0]
         if certificates is not None and defender not in names:
             raise CostcertError(f"{defender} was not certified, only {', '.join(names)}: name one of them")
         chosen = replace(self.classifier, defender=defender)

@@ -1,102 +1,25 @@
 """A second derivation of certificates: slow and plain, independent of the code that certifies.
 
-Nothing of the package is imported. Spellings are parsed and pixels and votes are counted here with Python's
-integers, to be read next to docs/theory.md. A set of mutants is an integer: bit i stands for mutant i.
+Nothing of the package is imported but pixels.py, which imports nothing of it. Spellings are parsed and pixels
+and votes are counted with Python's integers, to be read next to docs/theory.md. A set of mutants is an
+integer: bit i stands for mutant i.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import cache, reduce
-from itertools import accumulate, groupby
-from operator import or_
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, combinations_with_replacement
 from typing import Any
 
-# Above these limits this code would take hours: mutants times pixels, and pairs of touched sets.
-MOST_PIXELS, MOST_PAIRS = 1 << 28, 1 << 17
+from costcert.verification.pixels import Sets, mutants, num_masks, touched, union
 
-
-Sets = list[int]
 Ballot = list[tuple[int, int]]
 
-
-@cache
-def mutants(ablation: str, height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """What each mutant keeps: first row, rows, first column, columns; both wrap around the border."""
-    kept = []
-    for family in ablation.split("+"):
-        found = re.fullmatch(r"(columns|rows|blocks):(\d{1,6})((?:/(?:stride|wrap|span)=[\w-]+)*)", family)
-        if not found:
-            raise ValueError(f"cannot read the ablation {family!r}")
-        size, options = int(found[2]), dict(option.split("=") for option in found[3].split("/")[1:])
-        axes = []
-        for side, keeps_all in ((height, found[1] == "columns"), (width, found[1] == "rows")):
-            last = side - size if options.get("wrap") == "no" else side - 1
-            first, stop = map(int, options.get("span", f"0-{last}").split("-")) if not keeps_all else (0, 0)
-            if not keeps_all and (size > side or stop > last):
-                raise ValueError(f"{family} does not fit an image of {height}x{width}")
-            starts = range(first, stop + 1, int(options.get("stride", 1)))
-            axes.append([(0, side)] if keeps_all else [(start, size) for start in starts])
-        kept += [(*down, *across) for down in axes[0] for across in axes[1]]
-    return kept
-
-
-def patch_pixels(patch: str) -> tuple[int, list[tuple[int, ...]], int]:
-    """The number of patches at once; the columns of the pixels in each row of one patch; and its width."""
-    times, _, single = patch.rpartition("*")
-    if found := re.fullmatch(r"square:(\d{1,6})|rectangle:(\d{1,6})x(\d{1,6})", single):
-        tall, wide = int(found[1] or found[2]), int(found[1] or found[3])
-        return int(times or 1), [tuple(range(wide))] * tall, wide
-    if found := re.fullmatch(r"shape:([01]+(?:/[01]+)*)", single):
-        mask = found[1].split("/")
-        pixels = [tuple(x for x, pixel in enumerate(row) if pixel == "1") for row in mask]
-        return int(times or 1), pixels, len(mask[0])
-    raise ValueError(f"cannot read the patch {patch!r}")
-
-
-@cache
-def touched(ablation: str, patch: str, height: int, width: int) -> Sets:
-    """The maximal T_p over all positions p of the patch: the mutants that keep a pixel of it."""
-    kept = mutants(ablation, height, width)
-    if len(kept) * height * width > MOST_PIXELS:
-        raise ValueError(f"{len(kept):,} mutants are too many for this checker: certify fewer (--ablation)")
-    keepers = [[0] * width for _ in range(height)]
-    for number, (top, tall, left, wide) in enumerate(kept):
-        for y in range(top, top + tall):
-            for x in range(left, left + wide):
-                keepers[y % height][x % width] |= 1 << number
-    times, rows, breadth = patch_pixels(patch)
-    tops, lefts = range(height - len(rows) + 1), range(width - breadth + 1)
-    if not tops or not lefts or times < 1:
-        raise ValueError(f"{patch} does not fit an image of {height}x{width}")
-    # What each row of the patch touches at every position, then the union over its rows.
-    of = {r: [[union(line[at + x] for x in r) for at in lefts] for line in keepers] for r in set(rows)}
-    sets = single = maximal({union(of[r][y + d][x] for d, r in enumerate(rows)) for y in tops for x in lefts})
-    for _ in range(min(times, len(kept)) - 1):  # more patches than mutants touch nothing new
-        if len(sets) * len(single) > MOST_PAIRS:
-            raise ValueError(f"{patch} may touch too many sets of mutants for this checker")
-        sets = maximal({one | other for one in sets for other in single})
-    return sets
-
-
-def union(sets: Iterable[int]) -> int:
-    return reduce(or_, sets, 0)
-
-
-def maximal(sets: set[int]) -> Sets:
-    """The sets that no other contains: controlling a set allows all that controlling a subset does."""
-    found: Sets = []
-    for _, equal in groupby(sorted(sets, key=int.bit_count, reverse=True), key=int.bit_count):
-        found += [one for one in equal if not any(one & other == one for other in found)]
-    return found
-
-
-# The defenders that can be checked, and those of them that predict by masking.
+# The defenders that can be checked, and those of them that predict by masking windows.
 MASKING = ("patchguard", "costcert-masks")
-DEFENDERS = ("costcert", "cbn", "drs", *MASKING)
+DEFENDERS = ("costcert", "cbn", "drs", *MASKING, "patchcleanser")
 
 
 def classifier_of(votes: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +80,11 @@ class Question:
             sets = windows
         ballots = [self.ballot(row, number) for number in self.chosen]
         truth = _integer(row["truth"], "the true label", 0)
-        election = Election(ballots, truth, self.classes, self.soft and self.cap, self.ties == "lowest")
+        world = (ballots, truth, self.classes, self.soft and self.cap, self.ties == "lowest")
+        if defender == "patchcleanser":
+            election: Election = Pairs(*world, num_masks(self.ablation))
+        else:
+            election = Election(*world)
         # Version 1 called this column `asked`.
         known = row.get("known") or row.get("asked") or [1] * self.voted
         near = [False] * self.voted if self.epsilon is None else self.near(row)
@@ -250,6 +177,63 @@ class Election:
         if defender == "patchguard" or self.soft:
             return len(able)
         return cheapest_first([max(0, needs[y] + self.window(y, sets, held)) for y in able], budget)
+
+
+class Pairs(Election):
+    """The ballots of mutants that hide two of n masks; `rows[i]` is the set of those that hide mask i."""
+
+    def __init__(
+        self, ballots: list[Ballot], truth: int, classes: int, cap: int | None, lowest: bool, masks: int
+    ) -> None:
+        super().__init__(ballots, truth, classes, cap, lowest)
+        hidden = combinations_with_replacement(range(masks), 2)
+        self.rows = [0] * masks
+        for number, pair in enumerate(hidden):
+            for mask in set(pair):
+                self.rows[mask] |= 1 << number
+        self.named = [union(given.values()) for given in self.given]
+        self.units = [
+            {number: units for units, mutants in given.items() for number in members(mutants)}
+            for given in self.given
+        ]
+
+    def stands(self, label: int, row: int, clean: int) -> int:
+        """The least that the clean mutants of a row give to a label; the cap where there are none."""
+        row &= clean
+        if row & ~self.named[label]:
+            return 0
+        return min((self.units[label][number] for number in members(row)), default=self.cap)
+
+    def score(self, label: int, clean: int) -> int:
+        """The row that serves a label best, if every mutant that is not clean gave it all."""
+        return max(self.stands(label, row, clean) for row in self.rows)
+
+    def rank(self, defender: str, sets: Sets, missing: int = 0) -> int:
+        """By the best row, then votes, then the lowest label; at worst, where mutants were not evaluated."""
+        if missing:
+            return self.min_k(defender, [0], missing, 0)
+        order = {y: (-self.score(y, -1), -self.votes(y), y) for y in (self.truth, *self.rivals)}
+        return sum(place <= order[self.truth] for place in order.values())
+
+    def passing(self, defender: str, one: int, sets: Sets, unknown: int, tau: int, extra: int = 0) -> int:
+        """The rivals whose best row may reach that of the true label, of which only safe rows are sure."""
+        if all(row & one for row in self.rows):
+            raise ValueError("these masks do not cover the patch")
+        clean = ~(one | unknown)
+        sure = max((self.stands(self.truth, row, -1) for row in self.rows if row & clean == row), default=0)
+        if sure <= 2 * tau:
+            return len(self.rivals)
+        voted = [y for y in self.rivals if self.given[y]]
+        silent = len(self.rivals) - len(voted)
+        able = sum(self.score(y, clean) + tau >= sure - tau for y in voted)
+        return able + silent * any(not row & clean for row in self.rows)
+
+
+def members(mutants: int) -> Iterator[int]:
+    """The numbers in a set."""
+    while mutants:
+        yield mutants.bit_length() - 1
+        mutants ^= 1 << mutants.bit_length() - 1
 
 
 def cheapest_first(gaps: list[int], budget: int) -> int:
