@@ -48,8 +48,8 @@ def test_vote_and_attack_use_the_tuned_settings_by_default(tmp_path):
         result = invoke([*words, "--out", str(tmp_path / words[0])])
         assert result.exit_code == 0, result.output
     votes, attack = cc.read_votes(tmp_path / "vote"), read_json(tmp_path / "attack" / "manifest.json")
-    ablation, soft = read_tuned(model_folder("shipped:gtsrb") / TUNED)
-    assert (votes.ablation, votes.recipe) == (ablation, soft)
+    tuned = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    assert (votes.ablation, votes.recipe) == (tuned.ablation, tuned.soft)
     assert attack["classifier"] == {**votes.classifier.to_json(), "defender": "costcert"}
 
 

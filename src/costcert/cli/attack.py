@@ -97,7 +97,7 @@ class AttackOptions:
         Parameter(
             alias="-d",
             help="Defender that predicts and certifies.",
-            show_default="that of --run, or costcert",
+            show_default="that of --run or --tuned, or costcert",
         ),
     ] = None
     universal: Annotated[
@@ -214,9 +214,15 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
     if options.run is None:
         if options.votes is not None:
             raise CostcertError("--votes are the votes of --run: pass that, too")
-        model, dataset, ablation, soft = load_inputs(options.images, network, ballots)
+        model, dataset, requested = load_inputs(options.images, network, ballots)
+        # A tuned classifier keeps the patch it masks for, whichever patch attacks it.
+        mask = requested.mask if options.defender is None else None
         deployed = Deployed(
-            model, ablation, defender=options.defender or "costcert", patch=options.patch, soft=soft
+            model,
+            requested.ablation,
+            defender=options.defender or requested.defender or "costcert",
+            patch=mask or options.patch,
+            soft=requested.soft,
         )
         return model, dataset, deployed.classifier
     values = {
