@@ -48,8 +48,8 @@ def test_vote_and_attack_use_the_tuned_settings_by_default(tmp_path):
         result = invoke([*words, "--out", str(tmp_path / words[0])])
         assert result.exit_code == 0, result.output
     votes, attack = cc.read_votes(tmp_path / "vote"), read_json(tmp_path / "attack" / "manifest.json")
-    ablation, soft = read_tuned(model_folder("shipped:gtsrb") / TUNED)
-    assert (votes.ablation, votes.recipe) == (ablation, soft)
+    tuned = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    assert (votes.ablation, votes.recipe) == (tuned.ablation, tuned.soft)
     assert attack["classifier"] == {**votes.classifier.to_json(), "defender": "costcert"}
 
 
@@ -59,7 +59,8 @@ def test_signs_are_recognised_and_certified():
         pytest.skip("COSTCERT_TEST_DATA names no folder with the GTSRB test images")
     with np.load(DATA) as arrays:
         images, labels = arrays["images"][::63], arrays["labels"][::63].astype(np.int64)
-    ablation, soft = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    tuned = read_tuned(model_folder("shipped:gtsrb") / TUNED)
+    ablation, soft = tuned.ablation, tuned.soft
     deployed = cc.Deployed(cc.load_model("shipped:gtsrb"), ablation, soft=soft)
     certificates = deployed.certify(list(images), labels, [2, 5])
     assert (certificates.rank("costcert", 2) <= 1).mean() > 0.88

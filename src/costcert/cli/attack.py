@@ -97,7 +97,7 @@ class AttackOptions:
         Parameter(
             alias="-d",
             help="Defender that predicts and certifies.",
-            show_default="that of --run, or costcert (for masks patchcleanser)",
+            show_default="that of --run or --tuned, or costcert (for masks patchcleanser)",
         ),
     ] = None
     universal: Annotated[
@@ -215,13 +215,15 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
     if options.run is None:
         if options.votes is not None:
             raise CostcertError("--votes are the votes of --run: pass that, too")
-        model, dataset, ablation, soft = load_inputs(options.images, network, ballots)
+        model, dataset, requested = load_inputs(options.images, network, ballots)
+        # A tuned classifier keeps the patch it masks for, whichever patch attacks it.
+        mask = requested.mask if options.defender is None else None
         deployed = Deployed(
             model,
-            ablation,
-            defender=options.defender or default_for(ablation),
-            patch=options.patch,
-            soft=soft,
+            requested.ablation,
+            defender=options.defender or requested.defender or default_for(requested.ablation),
+            patch=mask or options.patch,
+            soft=requested.soft,
         )
         return model, dataset, deployed.classifier
     values = {

@@ -63,12 +63,14 @@ class CertifyOptions:
         ),
     ]
     defenders: Annotated[
-        str,
+        str | None,
         Parameter(
             name=("--defender", "-d"),
-            help="Defenders, separated by commas: costcert, costcert-masks, patchguard, cbn, drs; or all.",
+            help="Defenders, separated by commas: costcert, costcert-masks, patchguard, cbn, drs, "
+            "patchcleanser; or all.",
+            show_default="that of --tuned, or all",
         ),
-    ] = "all"
+    ] = None
     ties: Annotated[
         str, Parameter(help="against: every tie counts as lost; lowest: ties go to the lowest label.")
     ] = "against"
@@ -89,7 +91,7 @@ class CertifyOptions:
     ] = None
     tuned: Annotated[
         PathOrUrl | None,
-        Parameter(group=BALLOTS, help="Mutants and soft ballots chosen by tune: its .json file."),
+        Parameter(group=BALLOTS, help="Mutants, soft ballots and defender chosen by tune: its .json file."),
     ] = None
     hard: Annotated[bool, Parameter(group=BALLOTS, help="Use the hard ballots of soft votes.")] = False
     epsilon: Annotated[
@@ -217,7 +219,8 @@ class _Work:
 
         self.options = options
         self.source = source
-        self.classifier = _classifier(options, source)
+        self.classifier, tuned = _classifier(options, source)
+        self.tuned_defender = tuned if options.defenders is None else None
         self.ablation = self.classifier.ablation
         self.image_size = as_image_size(tuple(source.manifest["image_size"]))
         self.num_classes = int(source.manifest["num_classes"])
@@ -225,7 +228,8 @@ class _Work:
         self.epsilon, self.tau = self._uncertainty()
         # Adaptive voting may have evaluated all mutants of the first images, and few of others.
         partial = bool(source.manifest["made"].get("until")) or source.shard(0).known is not None
-        names = parse_list(options.defenders)
+        wanted = options.defenders if options.defenders is not None else self.tuned_defender or "all"
+        names = parse_list(wanted)
         soft = self.classifier.soft is not None
         certified = chosen(names, ablation=self.ablation, soft=soft, partial=partial)
         for defender in certified:
@@ -244,6 +248,7 @@ class _Work:
             ties=self.classifier.ties,
             epsilon=self.epsilon,
             tau=self.tau,
+            mask=self.classifier.mask,
         )
 
     def _uncertainty(self) -> tuple[float | None, int]:
@@ -296,6 +301,10 @@ class _Work:
     def sentences(self) -> Iterator[str]:
         """What was certified, and what was not."""
         yield f"Certified: {self.classifier}."
+        if self.tuned_defender is not None:
+            mask = self.classifier.mask
+            masking = "" if mask is None else f" masking {mask}, whichever patch comes"
+            yield f"As tuned: ranked by {self.tuned_defender}{masking}; --defender certifies others."
         if self.epsilon is not None:
             yield f"Ballots with a margin of at most {self.epsilon:.3g} count as touched by every patch."
         if self.tau:
@@ -317,9 +326,13 @@ class _Work:
         }
 
 
-def _classifier(options: CertifyOptions, source: VotesSource) -> Defence:
-    """What is certified: the classifier that cast these ballots, with the requested changes."""
+def _classifier(options: CertifyOptions, source: VotesSource) -> tuple[Defence, str | None]:
+    """What is certified: the classifier that cast these ballots, with the requested changes.
+
+    The second value is the defender that `tune` chose; certificates may be of several.
+    """
     from costcert.geometry.ablations import parse_ablation
+    from costcert.geometry.patches import concrete
     from costcert.votes.tuning import read_tuned
 
     cast = replace(source.classifier, ties=options.ties)
@@ -328,12 +341,16 @@ def _classifier(options: CertifyOptions, source: VotesSource) -> Defence:
             raise CostcertError(
                 "--tuned defines which mutants vote and how softly: leave --ablation and --hard out"
             )
-        ablation, soft = read_tuned(options.tuned)
-        tuned = replace(cast, ablation=ablation, soft=soft)
-        return tuned.with_classes(int(source.manifest["num_classes"]))
+        tuned = read_tuned(options.tuned)
+        # Other defenders than the chosen one mask for each patch that they are certified against.
+        size = as_image_size(tuple(source.manifest["image_size"]))
+        kept = tuned.mask if options.defenders is None else None
+        mask = None if kept is None else concrete(kept, size)
+        changed = replace(cast, ablation=tuned.ablation, soft=tuned.soft, mask=mask)
+        return changed.with_classes(int(source.manifest["num_classes"])), tuned.defender
     if options.ablation is not None:
         cast = replace(cast, ablation=parse_ablation(options.ablation))
-    return replace(cast, soft=None) if options.hard else cast
+    return replace(cast, soft=None) if options.hard else cast, None
 
 
 def _open(options: CertifyOptions) -> VotesSource:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from costcert.datasets.base import Dataset
     from costcert.geometry.ablations import Ablation
     from costcert.models.classifier import Classifier
-    from costcert.votes.defence import Soft
+    from costcert.votes.defence import Defence, Soft
 
 
 @Parameter(name="*", group=DATA)
@@ -102,16 +102,18 @@ class BallotOptions:
     ] = None
     tuned: Annotated[
         PathOrUrl | None,
-        Parameter(help="Mutants and soft ballots chosen by tune: its .json file."),
+        Parameter(help="Mutants, soft ballots and defender chosen by tune: its .json file."),
     ] = None
 
 
 def load_inputs(
     images: ImageOptions, network: NetworkOptions, ballots: BallotOptions
-) -> tuple[Classifier, Dataset, Ablation, Soft | None]:
-    """The model, the images, what mutants keep and how soft ballots are made."""
+) -> tuple[Classifier, Dataset, Defence]:
+    """The model, the images, and how mutants vote; with a defender if that is tuned."""
+    from costcert.votes.defence import Defence
+
     # What is quick to refuse comes before the model, which takes seconds to load.
-    ablation, soft = _requested_or_tuned(ballots, network.model)
+    ablation, soft, tuned = _requested_or_tuned(ballots, network.model)
     dataset = load_images(images)
     model = _load_model(network, ballots.hide, dataset, ablation)
     kept = ablation or model.ablation
@@ -120,7 +122,9 @@ def load_inputs(
             f"{network.model} does not record what mutants keep: pass --ablation, as in columns:19"
         )
     _warn_of_another_ablation(network.model, model.ablation, kept)
-    return model, dataset, kept, soft
+    if tuned is None:
+        return model, dataset, Defence(kept, soft=soft)
+    return model, dataset, tuned
 
 
 def _warn_of_another_ablation(model: str, trained: Ablation | None, kept: Ablation) -> None:
@@ -153,8 +157,10 @@ def load_images(options: ImageOptions) -> Dataset:
     return dataset if options.ids is None else with_ids(dataset, read_ids(options.ids))
 
 
-def _requested_or_tuned(options: BallotOptions, model: str) -> tuple[Ablation | None, Soft | None]:
-    """What mutants keep and how soft ballots are made, where the options or a tuning file define it."""
+def _requested_or_tuned(
+    options: BallotOptions, model: str
+) -> tuple[Ablation | None, Soft | None, Defence | None]:
+    """What mutants keep and how soft ballots are made, where options define it; or all that `tune` chose."""
     from costcert.geometry.ablations import parse_ablation
     from costcert.models.shipped import model_folder
     from costcert.votes.tuning import TUNED, read_tuned
@@ -167,10 +173,11 @@ def _requested_or_tuned(options: BallotOptions, model: str) -> tuple[Ablation | 
             raise CostcertError(
                 "--tuned defines which mutants vote and how softly: leave --ablation and --soft out"
             )
-        return read_tuned(options.tuned)
-    if options.ablation is None and options.soft is None and beside.is_file():
-        return read_tuned(beside)
-    return ablation, soft
+        beside = options.tuned
+    elif options.ablation is not None or options.soft is not None or not beside.is_file():
+        return ablation, soft, None
+    tuned = read_tuned(beside)
+    return tuned.ablation, tuned.soft, tuned
 
 
 def _load_model(

@@ -72,14 +72,14 @@ def run(options: VoteOptions) -> None:
 
     if options.engine.is_spread:
         return _run_spread(options)
-    model, dataset, ablation, soft = load_inputs(options.images, options.network, options.ballots)
+    model, dataset, requested = load_inputs(options.images, options.network, options.ballots)
     kept = _kept_so_far(options)
     with bar("voting") as on_progress:
         folder = vote(
             model,
             dataset,
-            ablation,
-            soft=soft,
+            requested.ablation,
+            soft=requested.soft,
             out=options.out,
             shard_size=options.shard_size,
             skip_corrupt=options.skip_corrupt,
@@ -136,12 +136,12 @@ class VoteJob(JobSpec):
         from costcert.votes.collector import VoteCollector
 
         options = self.request
-        model, dataset, ablation, soft = load_inputs(options.images, options.network, options.ballots)
+        model, dataset, requested = load_inputs(options.images, options.network, options.ballots)
         return VoteCollector(
             model,
             dataset,
-            ablation,
-            soft=soft,
+            requested.ablation,
+            soft=requested.soft,
             skip_corrupt=options.skip_corrupt,
             until=_stopping_rule(options, model),
         )

@@ -1,0 +1,274 @@
+"""Settings of a vote, what they certify on validation images, and a local search for the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.certification.certify import certify
+from costcert.defenders import find
+from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation, Blocks, Bools, Columns, Rows
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.sizes import ImageSize
+from costcert.geometry.touch import touched
+from costcert.votes.table import Votes
+
+# Temperatures tried, relative to that of the ballots.
+TEMPERATURE_FACTORS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
+STRIDES = (1, 2, 3, 4)
+# Images on which two settings are compared.
+_SEARCH_IMAGES = 2000
+
+Shares = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to vote, and to rank labels by the votes.
+
+    Args:
+        ablation: which mutants vote.
+        temperature: of soft ballots; None for hard ones.
+        defender: the defender that ranks the labels.
+        mask: the patch that a masking defender masks for; None if it is the patch it is certified against.
+    """
+
+    ablation: Ablation
+    temperature: float | None
+    defender: str = "costcert"
+    mask: OnePatch | Several | None = None
+
+    def __str__(self) -> str:
+        ballots = "hard" if self.temperature is None else f"soft T={self.temperature:.3g}"
+        masking = "" if self.mask is None else f" masking {self.mask}"
+        return f"{self.ablation}, {ballots}, {self.defender}{masking}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The objective: the mean certified accuracy over these P patches and these K values of k."""
+
+    patches: tuple[OnePatch | Several, ...]
+    ks: tuple[int, ...]
+
+    def certified(self, votes: Votes, setting: Setting) -> Bools:
+        """[N, P, K], whether each image is certified for this setting's defender and mask.
+
+        The votes are those of the setting. A patch that the defender refuses, or that does not fit into the
+        mask, is not certified. Without a mask, a masking defender masks for each patch when it comes.
+        """
+        hits = np.zeros((len(votes), len(self.patches), len(self.ks)), dtype=np.bool_)
+        heard = [patch for patch in self.patches if refusal(setting.defender, votes, patch) is None]
+        if setting.mask is not None:
+            within = self.within(votes.ablation, votes.image_size)[self.patches.index(setting.mask)]
+            heard = [patch for patch in heard if within[self.patches.index(patch)]]
+        if heard:
+            certificates = certify(votes, heard, setting.defender, mask=setting.mask)
+            for patch in heard:
+                min_k = certificates.min_k(setting.defender, patch)
+                hits[:, self.patches.index(patch)] = min_k[:, None] <= np.asarray(self.ks)
+        return hits
+
+    def within(self, ablation: Ablation, image_size: ImageSize) -> Bools:
+        """[P, P], whether a classifier that masks for the first patch says anything about the second."""
+        sets = [touched(ablation, patch, image_size) for patch in self.patches]
+        return np.array([[own is mask or own.lies_within(mask) for own in sets] for mask in sets])
+
+
+def refusal(defender: str, votes: Votes, patch: OnePatch | Several) -> str | None:
+    """Why this defender has nothing to say about such votes and such a patch."""
+    try:
+        find(defender).refuse(votes.ablation, patch, votes.image_size)
+    except CostcertError as error:
+        return str(error)
+    return None
+
+
+class VoteEstimates:
+    """Votes, and estimates of the votes under other settings, for choosing among them.
+
+    Args:
+        temperature: of the soft ballots, if the votes do not record it.
+    """
+
+    def __init__(self, votes: Votes, temperature: float | None = None) -> None:
+        known = None if votes.recipe is None else votes.recipe.temperature or temperature
+        if votes.is_soft and known is None:
+            raise CostcertError("these votes do not record the temperature of their soft ballots: pass it")
+        self.votes = votes
+        self.temperature = known
+
+    def under(self, setting: Setting) -> Votes:
+        """The votes under another setting, estimated if its temperature is another."""
+        votes = self.votes
+        if setting.ablation != votes.ablation:
+            votes = votes.select(setting.ablation)
+        if setting.temperature is None:
+            return votes.hard()
+        if self.temperature is None:
+            raise CostcertError(f"{setting} needs soft ballots, but these votes are hard: vote with --soft")
+        if setting.temperature == self.temperature:
+            return votes
+        return votes.tempered(self.temperature / setting.temperature)
+
+    def take(self, images: Any) -> VoteEstimates:
+        return VoteEstimates(self.votes.take(images), self.temperature)
+
+    @property
+    def everything(self) -> Setting:
+        """All mutants with hard ballots, as in the paper."""
+        return Setting(self.votes.ablation, None)
+
+    @cached_property
+    def temperatures(self) -> list[float | None]:
+        return (
+            [None]
+            if self.temperature is None
+            else [None, *(factor * self.temperature for factor in TEMPERATURE_FACTORS)]
+        )
+
+
+class Search:
+    """Local search over settings, compared on some of the images.
+
+    Settings are searched without a mask: what a classifier that masks for one patch certifies follows from
+    what those that mask for each patch do.
+    """
+
+    def __init__(self, ballots: VoteEstimates, goal: Goal, most_passes: int | None) -> None:
+        count = len(ballots.votes)
+        some = np.unique(np.linspace(0, count - 1, min(count, _SEARCH_IMAGES)).astype(int))
+        self._ballots = ballots.take(some)
+        self._goal = goal
+        self._most_passes = most_passes
+        self._shares: dict[Setting, Shares] = {}
+        self._within: dict[Ablation, Bools] = {}
+
+    def steps(self, defender: str) -> Iterator[tuple[str, Setting]]:
+        """All mutants hard; all mutants at the best temperature; and the best mutants at the best one."""
+        everyone = replace(self._ballots.everything, defender=defender)
+        yield "all, hard", self.masked(everyone)
+        reads_soft = find(defender).reads_soft and self._ballots.temperature is not None
+        soft = self.best(self._temperatures(everyone)) if reads_soft else everyone
+        if reads_soft:
+            yield "all, soft", self.masked(soft)
+        if isinstance(everyone.ablation, Columns | Rows | Blocks):
+            yield "chosen ones", self.masked(self.climb(soft))
+
+    def shares(self, setting: Setting) -> Shares:
+        """[P, K], the certified accuracy for each patch and k, masked for that patch."""
+        if setting not in self._shares:
+            hits = self._goal.certified(self._ballots.under(setting), setting)
+            self._shares[setting] = hits.mean(axis=0)
+        return self._shares[setting]
+
+    def score(self, setting: Setting) -> float:
+        """The goal that the setting reaches with the best mask."""
+        passes = self._passes(setting)
+        # Too many passes score below every setting that fits, and the more passes the lower.
+        return max(self._by_mask(setting)) if self._fits(setting) else -float(passes)
+
+    def masked(self, setting: Setting) -> Setting:
+        """The setting, with the best mask if its defender masks."""
+        if not find(setting.defender).masks:
+            return setting
+        return replace(setting, mask=self._goal.patches[int(np.argmax(self._by_mask(setting)))])
+
+    def _by_mask(self, setting: Setting) -> list[float]:
+        """The goal for each patch that a masking defender may mask for; one number for other defenders."""
+        shares = self.shares(setting)
+        if not find(setting.defender).masks:
+            return [float(shares.mean())]
+        if setting.ablation not in self._within:
+            size = self._ballots.votes.image_size
+            self._within[setting.ablation] = self._goal.within(setting.ablation, size)
+        # Against every patch that fits into the mask the certificates are those against the mask.
+        return [float(score) for score in self._within[setting.ablation].mean(axis=1) * shares.mean(axis=1)]
+
+    def best(self, settings: Iterable[Setting]) -> Setting:
+        """The setting with the highest score; the first of several."""
+        return max(settings, key=self.score)
+
+    def best_for(self, defender: str, patch: int, k: int) -> Setting | None:
+        """Of all settings tried with this defender, the best for one patch and one k, by their indices."""
+        tried = [each for each in self._shares if each.defender == defender and self._fits(each)]
+        if not tried:
+            return None
+        best = max(tried, key=lambda setting: self._shares[setting][patch, k])
+        return replace(best, mask=self._goal.patches[patch]) if find(defender).masks else best
+
+    def climb(self, setting: Setting) -> Setting:
+        """The local optimum reached from here by changing span, stride or temperature."""
+        step = max(1, _reach(setting.ablation, self._ballots.votes) // 8)
+        while True:
+            better = self.best(
+                [
+                    setting,
+                    *_spans(setting, self._ballots.votes, step),
+                    *_strides(setting, self._ballots.votes),
+                ]
+            )
+            better = self.best([better, *self._temperatures(better)])
+            if better == setting and step == 1:
+                return setting
+            step = step if better != setting else max(1, step // 2)
+            setting = better
+
+    def _temperatures(self, setting: Setting) -> list[Setting]:
+        soft = find(setting.defender).reads_soft
+        wanted: Sequence[float | None] = self._ballots.temperatures if soft else [None]
+        return [replace(setting, temperature=temperature) for temperature in wanted]
+
+    def _passes(self, setting: Setting) -> int:
+        return setting.ablation.count(self._ballots.votes.image_size)
+
+    def _fits(self, setting: Setting) -> bool:
+        return self._most_passes is None or self._passes(setting) <= self._most_passes
+
+
+def _reach(ablation: Ablation, votes: Votes) -> int:
+    """The number of starting positions of a family; 1 for families whose span is not tuned."""
+    return len(_positions(ablation, votes)) if isinstance(ablation, Columns | Rows) else 1
+
+
+def _positions(ablation: Columns | Rows, votes: Votes) -> list[int]:
+    return [
+        (region.columns if isinstance(ablation, Columns) else region.rows).start
+        for region in ablation.regions(votes.image_size)
+    ]
+
+
+def _spans(setting: Setting, votes: Votes, step: int) -> Iterator[Setting]:
+    """The setting with one or both ends of the span moved by `step` positions."""
+    ablation = setting.ablation
+    if not isinstance(ablation, Columns | Rows) or not isinstance(votes.ablation, Columns | Rows):
+        return
+    all_positions = _positions(votes.ablation, votes)
+    own = _positions(ablation, votes)
+    # A span may start at any evaluated mutant, and have any length that the stride allows.
+    first, last = all_positions.index(own[0]), all_positions.index(own[-1])
+    for move in (-step, 0, step):
+        for stretch in (-step, 0, step):
+            begin, end = first + move, last + stretch
+            if 0 <= begin <= end < len(all_positions) and (move or stretch):
+                yield replace(
+                    setting,
+                    ablation=replace(ablation, span=(all_positions[begin], all_positions[end])),
+                )
+
+
+def _strides(setting: Setting, votes: Votes) -> Iterator[Setting]:
+    """The setting with every mutant that was evaluated, every second one, and so on."""
+    given = votes.ablation
+    if not isinstance(setting.ablation, Columns | Rows | Blocks) or not isinstance(
+        given, Columns | Rows | Blocks
+    ):
+        return
+    for factor in STRIDES:
+        yield replace(setting, ablation=replace(setting.ablation, stride=factor * given.stride))
