@@ -26,7 +26,7 @@ from costcert.defenders import kernels
 from costcert.defenders.base import Defender
 from costcert.defenders.worst_case import Arrays, Counts, known_ties
 from costcert.geometry.touch import Touched
-from costcert.votes.table import Votes
+from costcert.votes.table import Votes, read_only
 
 
 class PatchGuard(Defender):
@@ -71,7 +71,7 @@ class PatchGuard(Defender):
         passing: Counts | None = None,
     ) -> None:
         labels, units = Arrays.of(votes)
-        members = np.ascontiguousarray(votes.truth[:, None], dtype=np.int32)
+        members = read_only(np.asarray(votes.truth[:, None], dtype=np.int32))
         lowest = known_ties(ties)
         not_requested = np.empty(0, dtype=np.int64)
 
