@@ -5,10 +5,14 @@ deadline: how long an example takes depends on the machine.
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # As a shell starts jobs in the background; the commands that tests start and interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads of several workers on the same cores wait for each other most of the time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,7 +25,7 @@ settings.register_profile(
     max_examples=300,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
-settings.register_profile("quick", settings.get_profile("ci"), max_examples=50)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=30)
 settings.register_profile(
     "long", settings.get_profile("ci"), derandomize=False, max_examples=3000, print_blob=True
 )
@@ -36,3 +40,4 @@ def pytest_sessionstart(session):
         votes = cc.Votes([[0, 1, 0, 1]], [0], num_classes=2, ablation="columns:2", image_size=(1, 4))
         cc.certify(votes, ["square:1", "2*square:1"], ["costcert", "patchguard"])
         cc.exclusion(votes, "square:1", 1, k=1)
+        cc.stability(votes, "square:1", k=1)

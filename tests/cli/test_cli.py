@@ -1,4 +1,4 @@
-"""The command line, as a user meets it: in a process of its own."""
+"""The command line, as a user meets it: most of it in this process, the essence in a process of its own."""
 
 import json
 import os
@@ -29,9 +29,14 @@ def costcert(*args, cwd=None, timeout=300, **environment):
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, "COLUMNS": "80", **environment},
+        env={**os.environ, **environment},
         check=False,
     )
+
+
+@pytest.fixture(autouse=True)
+def width(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture
@@ -52,18 +57,25 @@ def votes(npz):
     )
 
 
-@pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
-def test_help_loads_nothing_heavy(words):
-    heavy = ["numba", "pandas", "pyarrow", "numpy", "torch"]
-    script = (
-        "import sys\n"
-        "from costcert.cli import main\n"
-        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
-        f"print('LOADED', [m for m in {heavy!r} if m in sys.modules])\n"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert f"Usage: costcert {' '.join(words[:-1])}" in result.stdout
-    assert "LOADED []" in result.stdout
+HELP = """
+import sys
+from costcert.cli import main
+for command in sys.argv[1:]:
+    try:
+        main([*command.split(), "--help"])
+    except SystemExit:
+        pass
+    print("LOADED", sorted({"numba", "pandas", "pyarrow", "numpy", "torch"} & sys.modules.keys()))
+"""
+
+
+def test_help_loads_nothing_heavy():
+    ask = [sys.executable, "-c", HELP, "", *COMMANDS]
+    said = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    *shown, rest = said.split("LOADED []\n")
+    assert rest == ""
+    for command, text in zip(["COMMAND", *COMMANDS], shown, strict=True):
+        assert f"Usage: costcert {command}" in text
 
 
 def test_help_names_the_commands():
@@ -74,8 +86,8 @@ def test_help_names_the_commands():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_is_grouped_and_fits_80_columns(command):
-    shown = costcert(command, "--help")
-    assert shown.returncode == 0, shown.stderr
+    shown = invoke([command, "--help"])
+    assert shown.exit_code == 0, shown.stderr
     assert "\x1b" not in shown.stdout
     assert max(len(line) for line in shown.stdout.splitlines()) <= 80
     # No description is cut, and none is empty.
@@ -225,17 +237,18 @@ def test_the_table_shows_what_the_library_says_and_fits_80_columns(npz, votes):
 
 
 def test_seven_sizes_and_all_defenders_fit_80_columns(npz):
-    result = costcert("certify", npz, *NPZ, "--patch", "1,2,3,4,rectangle:1x3,2*square:1,2%", "-k", "1-5")
-    assert result.returncode == 0, result.stderr
+    result = invoke(["certify", npz, *NPZ, "--patch", "1,2,3,4,rectangle:1x3,2*square:1,2%", "-k", "1-5"])
+    assert result.exit_code == 0, result.stderr
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
 
 
-def test_no_number_is_cut_at_any_width(npz, votes):
+def test_no_number_is_cut_at_any_width(npz, votes, monkeypatch):
     accuracy = cc.certify(votes, [1, 2]).accuracy()
     pairs = sorted(f"{100 * row.clean:.1f}/{100 * row.certified:.1f}" for row in accuracy.itertuples())
     for columns in ("40", ""):
         # Without a width, as redirected, no line is broken.
-        result = costcert("certify", npz, *NPZ, "--patch", "1,2", COLUMNS=columns)
+        monkeypatch.setenv("COLUMNS", columns)
+        result = invoke(["certify", npz, *NPZ, "--patch", "1,2"])
         assert sorted(re.findall(r"\d+\.\d/\d+\.\d", result.stdout)) == pairs
         assert result.stdout.count("defender") == (2 if not columns else 6)
 
@@ -343,15 +356,28 @@ def test_output_in_an_encoding_that_lacks_characters_is_spelled_in_ascii(npz, en
     assert "-----+-----" in result.stdout
 
 
+# Commands one after the other in one process, which imports torch once; after each, its exit code.
+ONE_BY_ONE = """
+import json, sys
+from costcert.cli import main
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit as exited:
+        sys.stderr.flush()
+        print("ENDED", exited.code or 0, flush=True)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_every_command_prints_in_every_encoding(tmp_path, encoding):
     """From training to the page, in a folder whose name the encoding lacks."""
     here = tmp_path / "Zahlen-♠-ω"
     here.mkdir()
-    images = ["--data", "sample", "--limit", "40"]
+    images = ["--data", "sample", "--limit", "8"]
     model = ["--model", "shipped:fashion"]
-    for line, *words in (
+    lines = [
         ("--help",),
         ("demo --limit 20 --out", here / "demo"),
         (
@@ -369,25 +395,31 @@ def test_every_command_prints_in_every_encoding(tmp_path, encoding):
             *(*images, *model, "--out", here / "attack"),
         ),
         ("certify --patch 2", here / "nothing"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "costcert", *line.split(), *map(str, words)],
-            capture_output=True,
-            env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
-            timeout=600,
-            check=False,
-        )
-        said = done.stdout.decode(encoding) + done.stderr.decode(encoding)
-        assert "Traceback" not in said, said
-        assert done.returncode == (2 if words == [here / "nothing"] else 0), said
+    ]
+    asked = [[*line.split(), *map(str, words)] for line, *words in lines]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_BY_ONE, json.dumps(asked)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        timeout=600,
+        check=False,
+    )
+    whole = done.stdout.decode(encoding)
+    assert done.returncode == 0, whole
+    assert "Traceback" not in whole, whole
+    *parts, rest = re.split(r"ENDED (\d+)\r?\n", whole)
+    assert rest == ""
+    for (_, *words), said, code in zip(lines, parts[::2], parts[1::2], strict=True):
+        assert code == ("2" if words == [here / "nothing"] else "0"), said
         assert not words or r"Zahlen-\u2660" in said or "Zahlen--spade" in said
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "parquet", "folder"])
 def test_certificates_are_written_as_asked(npz, votes, tmp_path, ending):
     out = tmp_path / "out" / ("certs" if ending == "folder" else f"certs.{ending}")
-    result = costcert("certify", npz, *NPZ, "--patch", "1,2", "--ties", "lowest", "--out", out)
-    assert result.returncode == 0, result.stderr
+    result = invoke(["certify", npz, *NPZ, "--patch", "1,2", "--ties", "lowest", "--out", out])
+    assert result.exit_code == 0, result.stderr
     expected = cc.certify(votes, [1, 2], ties="lowest")
     rows = expected.to_pandas().rename(columns={"image": "image_id"})
     if ending == "csv":
@@ -410,30 +442,21 @@ def test_certificates_are_written_as_asked(npz, votes, tmp_path, ending):
 
 def test_a_folder_of_votes_is_certified_by_shards(votes, tmp_path):
     cc.write_votes(votes, tmp_path / "votes", shard_size=7)
-    result = costcert("certify", tmp_path / "votes", "--patch", "2", "--out", tmp_path / "certs")
-    assert result.returncode == 0, result.stderr
+    result = invoke(["certify", tmp_path / "votes", "--patch", "2", "--out", tmp_path / "certs"])
+    assert result.exit_code == 0, result.stderr
     assert len(list((tmp_path / "certs").glob("shard-*.parquet"))) == 5
     assert cc.read_certificates(tmp_path / "certs").to_pandas().equals(cc.certify(votes, [2]).to_pandas())
 
 
 def test_a_subset_of_the_mutants_is_certified_without_voting_again(votes, tmp_path):
     cc.write_votes(votes, tmp_path / "votes")
-    result = costcert(
-        "certify",
-        tmp_path / "votes",
-        "--patch",
-        "2",
-        "--ablation",
-        "columns:3/stride=2",
-        "-o",
-        tmp_path / "c",
-    )
-    assert result.returncode == 0, result.stderr
+    ask = ["certify", tmp_path / "votes", "--patch", "2", "--ablation", "columns:3/stride=2"]
+    result = invoke([*ask, "-o", tmp_path / "c"])
+    assert result.exit_code == 0, result.stderr
     expected = cc.certify(votes.select("columns:3/stride=2"), [2])
     assert cc.read_certificates(tmp_path / "c").to_pandas().equals(expected.to_pandas())
 
 
-@pytest.mark.slow
 def test_soft_votes_and_their_hard_ballots(tmp_path):
     rng = np.random.default_rng(5)
     labels = rng.integers(0, 5, (8, 12, 2))
@@ -444,25 +467,24 @@ def test_soft_votes_and_their_hard_ballots(tmp_path):
     cc.write_votes(votes, tmp_path / "votes")
     for option, expected in (([], cc.certify(votes, [1])), (["--hard"], cc.certify(votes.hard(), [1]))):
         out = tmp_path / f"certs{len(option)}"
-        result = costcert("certify", tmp_path / "votes", "--patch", "1", *option, "--out", out)
-        assert result.returncode == 0, result.stderr
+        result = invoke(["certify", tmp_path / "votes", "--patch", "1", *option, "--out", out])
+        assert result.exit_code == 0, result.stderr
         assert cc.read_certificates(out).to_pandas().equals(expected.to_pandas())
 
 
-@pytest.mark.slow
 def test_a_begun_folder_is_continued_and_another_request_refused(votes, tmp_path):
     cc.write_votes(votes, tmp_path / "votes", shard_size=7)
     ask = ["certify", tmp_path / "votes", "--patch", "2", "--out", tmp_path / "certs"]
-    assert costcert(*ask).returncode == 0
+    assert invoke(ask).exit_code == 0
     whole = cc.read_certificates(tmp_path / "certs").to_pandas()
     (tmp_path / "certs" / "shard-00003.parquet").unlink()
     kept = (tmp_path / "certs" / "shard-00001.parquet").stat().st_mtime_ns
-    again = costcert(*ask)
-    assert again.returncode == 0
+    again = invoke(ask)
+    assert again.exit_code == 0
     assert cc.read_certificates(tmp_path / "certs").to_pandas().equals(whole)
     assert (tmp_path / "certs" / "shard-00001.parquet").stat().st_mtime_ns == kept
-    other = costcert("certify", tmp_path / "votes", "--patch", "1", "--out", tmp_path / "certs")
-    assert other.returncode == 2
+    other = invoke(["certify", tmp_path / "votes", "--patch", "1", "--out", tmp_path / "certs"])
+    assert other.exit_code == 2
     assert 'its patches is ["square:2"], this run\'s is ["square:1"]' in other.stderr
 
 
@@ -537,12 +559,12 @@ def test_bad_input_gets_one_sentence_exit_2_and_writes_nothing(npz, tmp_path, mo
 
 def test_out_that_is_a_file_or_cannot_be_written(npz, tmp_path):
     (tmp_path / "certs").write_text("mine")
-    result = costcert("certify", npz, *NPZ, "--patch", "2", "--out", tmp_path / "certs")
-    assert result.returncode == 2
+    result = invoke(["certify", npz, *NPZ, "--patch", "2", "--out", tmp_path / "certs"])
+    assert result.exit_code == 2
     assert "is a file" in result.stderr
     assert (tmp_path / "certs").read_text() == "mine"
-    result = costcert("certify", npz, *NPZ, "--patch", "2", "--out", tmp_path / "certs" / "in.csv")
-    assert result.returncode == 2
+    result = invoke(["certify", npz, *NPZ, "--patch", "2", "--out", tmp_path / "certs" / "in.csv"])
+    assert result.exit_code == 2
     assert "cannot write" in result.stderr
     assert result.stderr.count("\n") == 1
 

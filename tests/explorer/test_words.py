@@ -50,6 +50,7 @@ def route(window):
     page.unroute_all()
 
 
+@pytest.mark.slow
 def test_it_says_what_loads_what_failed_and_how_to_retry(visit, route, address):
     held = []
     route("**/certificates?*", lambda request: held.append(request))
@@ -74,6 +75,7 @@ def test_it_says_what_loads_what_failed_and_how_to_retry(visit, route, address):
     assert page.locator("#main").is_visible()
 
 
+@pytest.mark.slow
 def test_it_says_that_the_service_is_busy(visit, route, address):
     answers = iter([429, 503])
 
@@ -125,6 +127,7 @@ def send(page, name, kind, content):
     page.set_input_files("#upload", files=[{"name": name, "mimeType": kind, "buffer": content}])
 
 
+@pytest.mark.slow
 def test_the_label_of_an_upload_is_only_predicted_until_one_is_chosen(visit, address, model):
     page = visit(address)
     pixels, content = picture(size=(8, 6))
@@ -197,6 +200,7 @@ def test_a_file_that_is_no_picture(visit, address, name, kind, words):
 # Numbers
 
 
+@pytest.mark.slow
 def test_numbers_are_rounded_as_in_tables(visit, address):
     """Shares of up to 1,000 images, of which many are halves, exact ones and others, at the last digit."""
     page = visit(address)
@@ -212,6 +216,7 @@ def test_numbers_are_rounded_as_in_tables(visit, address):
     assert page.evaluate(ask, [percents, 2]) == [f"{percent:.2f}" for percent in percents]
 
 
+@pytest.mark.slow
 def test_accuracy_has_the_text_of_tables(visit):
     """1,411 of 2,000 certified: 70.5 in tables, where rounding in a browser made it 70.6."""
     certified = np.arange(2000) < 1411
@@ -227,6 +232,7 @@ def test_accuracy_has_the_text_of_tables(visit):
         )
 
 
+@pytest.mark.slow
 def test_few_votes_are_readable(visit, address):
     page = visit(address)
     ask = """async (values) => {
@@ -247,6 +253,7 @@ def test_few_votes_are_readable(visit, address):
 # No promise, and what words mean
 
 
+@pytest.mark.slow
 def test_min_k_of_all_classes_is_no_promise(visit):
     """One vote more for the right label: whatever the sticker touches, the attacker lifts all rivals."""
     ballots = np.array([[0, 1, 2, 0, 1, 2, 0, 1], [0] * 8])
@@ -278,6 +285,7 @@ def test_min_k_of_all_classes_is_no_promise(visit):
         assert "min-k 3" not in text_of(page, "main")
 
 
+@pytest.mark.slow
 def test_one_class_promises_nothing(visit):
     votes = cc.Votes(np.zeros((2, 6), int), [0, 0], num_classes=1, ablation="columns:1", image_size=6)
     with served(Session(votes)) as where:
@@ -286,6 +294,7 @@ def test_one_class_promises_nothing(visit):
         assert "✗ Nothing is promised. " in text_of(page, "#anywhere")
 
 
+@pytest.mark.slow
 def test_defenders_are_explained(visit, address):
     page = visit(address)
     for row in page.locator("#defenders tbody tr").all():

@@ -77,7 +77,11 @@ def without_batch_mean_if_bright(images):
     return brightness(images) - bright * brightness(images).mean(axis=0)
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 2], ids=lambda size: f"batch size {size}")
+@pytest.mark.parametrize(
+    "batch_size",
+    [None, 1, pytest.param(2, marks=pytest.mark.slow)],
+    ids=lambda size: f"batch size {size}",
+)
 @pytest.mark.parametrize("normalised", [{}, {"mean": 0.5, "std": 0.25}], ids=["raw", "normalised"])
 @pytest.mark.parametrize(
     "function",

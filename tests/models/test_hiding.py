@@ -31,8 +31,8 @@ RAW = Preprocessing(SIZE, mean=None, std=None)
 IMAGES = np.random.default_rng(5).integers(0, 256, (3, HEIGHT, WIDTH, 3), dtype=np.uint8)
 ABLATIONS = [
     cc.Columns(5),
-    cc.Rows(3, stride=2),
-    cc.Blocks(7, stride=3),
+    pytest.param(cc.Rows(3, stride=2), marks=pytest.mark.slow),
+    pytest.param(cc.Blocks(7, stride=3), marks=pytest.mark.slow),
     cc.Pooled(cc.Columns(4), cc.Rows(4)),
 ]
 
@@ -295,10 +295,11 @@ def test_masks_and_indices_match_the_geometry():
         assert order.tolist() == [[(s + n) % 7 for n in range(length)] for s in range(7)]
 
 
+@pytest.mark.parametrize("each", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_batch_size_changes_no_label(way):
+def test_the_batch_size_changes_no_label(way, each):
     ablation = cc.Pooled(cc.Columns(5), cc.Blocks(9, stride=5))
-    regions = ablation.regions(SIZE)
+    regions = ablation.regions(SIZE)[::each]
     one = classifier(way, ablation, batch_size=1).logits(IMAGES, regions)
     many = classifier(way, ablation, batch_size=64).logits(IMAGES, regions)
     assert np.array_equal(one.argmax(axis=-1), many.argmax(axis=-1))

@@ -121,8 +121,21 @@ class TestPreprocessing:
 
 
 class TestCheckpoints:
-    @pytest.mark.parametrize("wrap", ["plain", "state_dict", "model", "module.", "module.model."])
-    @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+    @pytest.mark.parametrize(
+        ("suffix", "wrap"),
+        [
+            ("safetensors", "module."),
+            ("pt", "state_dict"),
+            *(
+                pytest.param(suffix, wrap, marks=pytest.mark.slow)
+                for suffix, wraps in {
+                    "safetensors": ("plain", "state_dict", "model", "module.model."),
+                    "pt": ("plain", "model", "module.", "module.model."),
+                }.items()
+                for wrap in wraps
+            ),
+        ],
+    )
     def test_are_read_from_every_wrapper(self, trained, tmp_path, wrap, suffix):
         weights = trained.state_dict()
         path = tmp_path / f"w.{suffix}"
@@ -290,7 +303,7 @@ class TestSpelling:
 
     @pytest.mark.parametrize("spelling", ["timm:resnet10t", "strip:small", "strip:base"])
     @pytest.mark.parametrize("ablation", ["columns:4", "rows:3", "blocks:9/stride=4", "columns:4+rows:4"])
-    @pytest.mark.parametrize("channels", [1, 3])
+    @pytest.mark.parametrize("channels", [1, pytest.param(3, marks=pytest.mark.slow)])
     def test_crops_of_every_shape_are_classified(self, spelling, ablation, channels):
         torch.manual_seed(0)
         mutants, settings = build(

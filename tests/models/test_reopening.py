@@ -150,7 +150,10 @@ SPELLED = [
 
 class TestSpelled:
     @pytest.mark.parametrize(("spelling", "hide"), SPELLED)
-    @pytest.mark.parametrize("preprocessing", [NORMAL, None], ids=["given", "its own"])
+    @pytest.mark.parametrize(
+        "preprocessing",
+        [pytest.param(NORMAL, id="given"), pytest.param(None, id="its own", marks=pytest.mark.slow)],
+    )
     def test_is_loaded_with_the_preprocessing_of_the_votes(self, tmp_path, spelling, hide, preprocessing):
         path = weights(tmp_path / "w.safetensors", spelling, hide=hide)
         pixels = {"preprocessing": preprocessing} if preprocessing else {"image_size": SIZE}

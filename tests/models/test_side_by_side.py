@@ -38,6 +38,18 @@ def three_lanes(monkeypatch):
     side_by_side._started.cache_clear()
 
 
+def test_logits_are_the_same_bytes_on_one_lane_and_on_three(three_lanes, monkeypatch):
+    data = cc.parse_dataset("sample")
+    model = cc.load_model(f"{cc.__path__[0]}/sample/model", batch_size=16)
+    images = np.stack([model.prepare(data.image(row)) for row in range(4)])
+    regions = model.ablation.regions(model.image_size)
+    beside = model.logits(images, regions)
+    monkeypatch.setattr(side_by_side, "cores", lambda: 1)
+    side_by_side._started.cache_clear()
+    assert np.array_equal(beside, model.logits(images, regions))
+
+
+@pytest.mark.slow
 def test_votes_are_the_same_bytes_on_any_number_of_cores():
     outputs = set()
     for lanes in ("1", "2", "5"):

@@ -99,7 +99,17 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        "onnx:exported.onnx",
+        "python:own_code:net",
+        *(
+            pytest.param(model, marks=pytest.mark.slow)
+            for model in ("onnx:tiny.onnx", "python:own_code:by_colour")
+        ),
+    ],
+)
 def test_later_commands_need_no_further_options(here, model):
     of_data = ["--model", model, "--data", "npz:data.npz"]
     succeeding("vote", *of_data, *MODELS[model], "--ablation", "columns:3", "--probe", "--out", "votes")

@@ -263,7 +263,9 @@ def ticks(axis):
     return [plain(label.get_text()) for label in axis.get_ticklabels()]
 
 
-@pytest.mark.parametrize("num_classes", [3, 10, 43, 1000])
+@pytest.mark.parametrize(
+    "num_classes", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (10, 43)), 1000]
+)
 def test_the_number_of_classes_is_no_promise(num_classes):
     """Min-k = number of classes says nothing, so no figure shows it as a number."""
     results = made_up(num_classes)

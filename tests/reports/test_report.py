@@ -3,6 +3,8 @@
 import json
 import re
 from base64 import b64decode
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -73,6 +75,33 @@ def ran(*words):
     return invoke(["report", *map(str, words)])
 
 
+class Written(NamedTuple):
+    """A report with figures and examples: its folder, what was printed, and the figures that were drawn."""
+
+    folder: Path
+    stdout: str
+    drawn: list[tuple[str, float]]
+
+
+@pytest.fixture(scope="module")
+def written(run_folder, tmp_path_factory):
+    """The whole report of the run, written once: most of it takes matplotlib seconds to draw."""
+    folder, drawn = tmp_path_factory.mktemp("report"), []
+    options = ["--votes", run_folder / "votes", "--data", f"npz:{run_folder}/images.npz"]
+    options += ["--figures", folder / "figures", "--formats", "svg", "--out", folder / "report.html"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, kind in FIGURES.items():
+
+            def draw(results, *, width, kind=kind, name=name):
+                drawn.append((name, width))
+                return kind.draw(results, width=width)
+
+            patch.setitem(FIGURES, name, kind._replace(draw=draw))
+        result = ran(run_folder / "certs", *options)
+    assert result.exit_code == 0, result.output
+    return Written(folder, result.stdout, drawn)
+
+
 def embedded(text):
     """The figures in a page, as SVG."""
     return [b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text)]
@@ -82,11 +111,8 @@ def percent(share):
     return f"{100 * share:.1f}"
 
 
-def test_the_page_says_what_was_certified(run_folder, tmp_path):
-    out = tmp_path / "report.html"
-    result = ran(run_folder / "certs", "--votes", run_folder / "votes", "--out", out)
-    assert result.exit_code == 0
-    text = out.read_text()
+def test_the_page_says_what_was_certified(run_folder, written):
+    text = (written.folder / "report.html").read_text()
     certificates = cc.read_certificates(run_folder / "certs")
     shares = {d: (certificates.min_k(d, PATCHES[1]) <= 3).mean() for d in certificates.defenders}
     best = max(shares, key=lambda defender: shares[defender])
@@ -96,28 +122,17 @@ def test_the_page_says_what_was_certified(run_folder, tmp_path):
     )
     text = text.replace("\u00a0", " ")
     assert sentence in text
-    assert sentence in " ".join(result.stdout.split())
+    assert sentence in " ".join(written.stdout.split())
     for row in certificates.accuracy().itertuples():
         assert percent(row.certified) in text
         assert percent(row.clean) in text
     assert "<b>true</b>" not in text
     assert "&lt;b&gt;true&lt;/b&gt; &amp; right" in text
-    assert list(tmp_path.iterdir()) == [out]
+    assert sorted(path.name for path in written.folder.iterdir()) == ["figures", "report.html"]
 
 
-@pytest.mark.slow
-def test_the_page_loads_nothing_from_elsewhere(run_folder, tmp_path):
-    out = tmp_path / "report.html"
-    ran(
-        run_folder / "certs",
-        "--votes",
-        run_folder / "votes",
-        "--data",
-        f"npz:{run_folder}/images.npz",
-        "-o",
-        out,
-    )
-    text = out.read_text()
+def test_the_page_loads_nothing_from_elsewhere(written):
+    text = (written.folder / "report.html").read_text()
     assert not re.findall(r'(?:src|href|action)="(?!#|data:)[^"]*"', text)
     assert not re.search(r"<script|@import|url\((?!#|[\"']?data:)", text)
     ids = re.findall(r'\bid="([^"]+)"', text)
@@ -174,7 +189,7 @@ def test_an_example_shows_its_own_numbers(run_folder):
         )
 
 
-@pytest.mark.parametrize("ending", ["html", "tex", "md", "csv", "json"])
+@pytest.mark.parametrize("ending", [pytest.param("html", marks=pytest.mark.slow), "tex", "md", "csv", "json"])
 def test_every_ending_holds_the_same_numbers(run_folder, tmp_path, ending):
     out = tmp_path / f"report.{ending}"
     assert ran(run_folder / "certs", "--out", out).exit_code == 0
@@ -229,37 +244,33 @@ def test_several_runs_and_the_leaderboard(run_folder, tmp_path):
     assert "<img" not in alone.read_text()
 
 
-def test_the_page_and_the_files_show_the_same_figures_each_drawn_once(run_folder, tmp_path, monkeypatch):
-    drawn = []
-    for name, kind in FIGURES.items():
-
-        def draw(results, *, width, kind=kind, name=name):
-            drawn.append((name, width))
-            return kind.draw(results, width=width)
-
-        monkeypatch.setitem(FIGURES, name, kind._replace(draw=draw))
-    out = tmp_path / "report.html"
-    options = ["--votes", run_folder / "votes", "--figures", tmp_path / "figures"]
-    assert ran(run_folder / "certs", *options, "--out", out).exit_code == 0
-    assert sorted(drawn) == sorted((name, width) for name in FIGURES for width in (COLUMN, PAGE))
-    files = [(tmp_path / "figures" / f"{name}.svg").read_text() for name in FIGURES]
+def test_the_page_and_the_files_show_the_same_figures_each_drawn_once(written):
+    assert sorted(written.drawn) == sorted((name, width) for name in FIGURES for width in (COLUMN, PAGE))
+    files = [(written.folder / "figures" / f"{name}.svg").read_text() for name in FIGURES]
     # In the page each figure for wide screens follows the one for narrow screens.
-    assert embedded(out.read_text())[1::2] == files
+    assert embedded((written.folder / "report.html").read_text())[1::2] == files
 
 
 @pytest.mark.slow
-def test_figures_as_files(run_folder, tmp_path):
-    out = tmp_path / "r.md"
-    result = ran(run_folder / "certs", "--out", out, "--figures", tmp_path / "figures", "--formats", "svg")
+def test_figures_as_files_of_all_formats_beside_a_table(run_folder, tmp_path):
+    result = ran(run_folder / "certs", "--out", tmp_path / "r.md", "--figures", tmp_path / "figures")
     assert result.exit_code == 0
-    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert "accuracy-by-size.svg" in drawn
-    assert all(name.endswith(".svg") for name in drawn)
+    found = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"accuracy-by-size.svg", "accuracy-by-size.pdf", "accuracy-by-size.png"} <= found
+    assert len(found) % 3 == 0
+
+
+def test_figures_are_of_the_formats_that_were_asked_for(written):
+    found = sorted(path.name for path in (written.folder / "figures").iterdir())
+    assert "accuracy-by-size.svg" in found
+    assert all(name.endswith(".svg") for name in found)
 
 
 def test_figures_alone_write_no_report(run_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "report.html").write_text("mine")
+    for name in [*FIGURES][1:]:
+        monkeypatch.delitem(FIGURES, name)
     monkeypatch.setattr("costcert.cli.report._write", lambda *arguments: pytest.fail("a report was written"))
     result = ran(run_folder / "certs", "--figures", "figures", "--formats", "svg")
     assert result.exit_code == 0

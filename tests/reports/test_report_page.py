@@ -2,8 +2,6 @@
 
 import re
 from html import unescape
-from pathlib import Path
-from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ pytest.importorskip("matplotlib", reason="reports need costcert[report]")
 
 import itertools
 
-from test_report import PATCHES, percent, ran, run_folder  # noqa: F401
+from test_report import PATCHES, percent, run_folder, written  # noqa: F401
 
 import costcert as cc
 from browser import opened
@@ -26,19 +24,13 @@ from costcert.reports.results import read_results
 
 
 @pytest.fixture(scope="module")
-def text(address):
-    return Path(url2pathname(address.removeprefix("file://"))).read_text()
+def text(written):  # noqa: F811
+    return (written.folder / "report.html").read_text()
 
 
 @pytest.fixture(scope="module")
-def address(run_folder, tmp_path_factory):  # noqa: F811
-    out = tmp_path_factory.mktemp("page") / "report.html"
-    data = f"npz:{run_folder}/images.npz"
-    assert (
-        ran(run_folder / "certs", "--votes", run_folder / "votes", "--data", data, "--out", out).exit_code
-        == 0
-    )
-    return out.as_uri()
+def address(written):  # noqa: F811
+    return (written.folder / "report.html").as_uri()
 
 
 @pytest.mark.slow

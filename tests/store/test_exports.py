@@ -258,6 +258,7 @@ def test_a_csv_beside_the_manifest_of_another_run(tmp_path):
         cc.read_certificates(tmp_path / "b.csv")
 
 
+@pytest.mark.slow
 def test_a_report_of_a_file(votes):
     pytest.importorskip("jinja2", reason="the page needs costcert[report]")
     path = votes / "certs.csv"

@@ -328,6 +328,7 @@ def test_without_vote_loss_each_mutant_counts_alone():
     assert training_loss(logits, wanted, Recipe(mutants=4, vote_loss_weight=0.5)) != alone
 
 
+@pytest.mark.slow
 def test_training_with_the_vote_loss_learns(tmp_path):
     epochs = []
     recipe = find_recipe(

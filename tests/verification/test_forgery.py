@@ -162,7 +162,9 @@ def test_every_field_of_certificates(folder):
     assert accepted < 5
 
 
-@pytest.mark.parametrize("tau", [-6000, -1, 1.5, True, "0", None])
+@pytest.mark.parametrize(
+    "tau", [-6000, 1.5, *(pytest.param(tau, marks=pytest.mark.slow) for tau in (-1, True, "0", None))]
+)
 def test_a_tau_that_is_none(folder, tau):
     seal(folder / "certs", {**manifest_of(folder / "certs"), "tau": tau})
     result = checked(folder)
@@ -436,7 +438,7 @@ def test_every_field_of_votes(folder, monkeypatch):
     assert noticed > 20
 
 
-@pytest.mark.parametrize("name", PROBE)
+@pytest.mark.parametrize("name", ["tau", pytest.param("epsilon", marks=pytest.mark.slow)])
 def test_a_probe_that_allows_for_less_than_a_replay_sees(folder, name, monkeypatch):
     probe = VoteCollector.probe
     for seen, found in ((PROBE[name], 0), (1.1 * PROBE[name], 1)):
@@ -481,7 +483,17 @@ VOTES = {
 }
 
 
-@pytest.mark.parametrize("forge", VOTES.values(), ids=list(VOTES))
+# One of them per kind of column: a replay takes a second.
+ESSENTIAL = {"one hard ballot", "units of one ballot", "truth"}
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(forge, id=name, marks=[] if name in ESSENTIAL else pytest.mark.slow)
+        for name, forge in VOTES.items()
+    ],
+)
 def test_every_column_of_votes(folder, forge):
     votes = cc.read_votes(folder / "votes")
     cc.write_votes(votes.replace(**forge(votes)), folder / "votes", shard_size=4, overwrite=True)
@@ -523,6 +535,7 @@ def test_an_image_in_two_shards_is_noticed(folder):
     assert (result.exit_code, "more than once" in result.stdout) == (1, True)
 
 
+@pytest.mark.slow
 def test_honest_adaptive_votes_are_found_honest(tmp_path):
     """Mutants that were never evaluated are not compared."""
     pytest.importorskip("torch", reason="the sample's network needs costcert[models]")

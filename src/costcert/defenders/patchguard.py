@@ -31,7 +31,7 @@ from costcert.defenders.base import Defender, votes_within
 from costcert.defenders.worst_case import Arrays, Counts, known_ties
 from costcert.errors import CostcertError
 from costcert.geometry.touch import Touched
-from costcert.votes.table import Votes
+from costcert.votes.table import Votes, read_only
 
 # Limit on the mutants in all windows together, which are listed where ballots are soft (256 MB).
 _MOST_HELD = 1 << 26
@@ -76,7 +76,7 @@ class PatchGuard(Defender):
         passing: Counts | None = None,
     ) -> None:
         labels, units = Arrays.of(votes)
-        members = np.ascontiguousarray(votes.truth[:, None], dtype=np.int32)
+        members = read_only(np.asarray(votes.truth[:, None], dtype=np.int32))
         not_requested = np.empty(0, dtype=np.int64)
         lowest = known_ties(ties)
         geometry: tuple[Any, ...]

@@ -40,7 +40,7 @@ class Arrays(NamedTuple):
         if votes.known is not None:
             # Every certificate passes here, so that no unknown ballot is ever counted.
             labels = np.where(votes.known[:, :, None], labels, np.int32(-1))
-        # Kernels are compiled for read-only arrays, as those of votes are.
+        # A kernel is compiled once more for arrays of another kind: all that it reads are read-only.
         return cls(read_only(labels), read_only(units))
 
 
@@ -62,7 +62,7 @@ def worst_case(
         kernel: what is counted: `kernels.worst`, rivals lifted, or `kernels.most_expelled`, members expelled.
     """
     labels, units = Arrays.of(votes)
-    members = np.ascontiguousarray(members, dtype=np.int32)
+    members = read_only(np.asarray(members, dtype=np.int32))
     budgets = np.zeros(len(patches), np.int64) if extras is None else np.asarray(extras, np.int64)
     terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, known_ties(ties), rule)
     out = np.empty((len(patches), len(votes)), dtype=np.int64)
@@ -94,7 +94,7 @@ def fewest_ahead(votes: Votes, touched: Touched, excluded: npt.NDArray[Any], *, 
         excluded: [N], for each image the label that must stay out of the list.
     """
     labels, units = Arrays.of(votes)
-    members = np.ascontiguousarray(excluded[:, None], dtype=np.int32)
+    members = read_only(np.asarray(excluded[:, None], dtype=np.int32))
     terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, known_ties(ties), kernels.CHEAPEST_FIRST)
     out = np.empty(len(votes), dtype=np.int64)
 

@@ -103,8 +103,10 @@ def one_more(words: Words, near: Indices, choices: Indices) -> tuple[Words, Indi
         choices: [m, c], the indices of the sets of each maximal union of c sets.
     """
     most = MOST_STORED // (words.shape[1] + choices.shape[1] + 1)
-    ready(_one_more, lambda: _one_more(words, near, choices[:0], most))
-    unions, made = _one_more(words, near, choices, most)
+    # Of the type that it returns: for another one it would be compiled once more.
+    given = choices.astype(np.int32)
+    ready(_one_more, lambda: _one_more(words, near, given[:0], most))
+    unions, made = _one_more(words, near, given, most)
     if len(unions) > most:
         raise TooManySetsError(f"over {most // made.shape[1]:,} for {made.shape[1]} patches")
     keep = bitsets.maximal(unions)

@@ -139,8 +139,11 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 def _fix_layout(figure: Figure) -> None:
     """Compute the layout once for all formats; rounded, because the solver is not exactly reproducible."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    # None, unlike "none", spares every file another layout: a drawing that is thrown away.
+    figure.set_layout_engine(None)
     for axes in figure.axes:
         left, bottom, width, height = axes.get_position().bounds
         axes.set_position((round(left, 5), round(bottom, 5), round(width, 5), round(height, 5)))

@@ -122,12 +122,13 @@ class Export:
         self._writer: _Writer | None = None
 
     def __enter__(self) -> Export:
-        self._temporary = self._stack.enter_context(atomic_write(self._path))
         self._beside = (
             self._stack.enter_context(atomic_write(manifest_beside(self._path)))
             if self._path.suffix == ".csv"
             else None
         )
+        # The last one entered is the one that an error names.
+        self._temporary = self._stack.enter_context(atomic_write(self._path))
         return self
 
     def __exit__(self, *failure: Any) -> None:
