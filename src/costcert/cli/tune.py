@@ -67,12 +67,14 @@ def run(options: TuneOptions) -> None:
     The choice maximises certified accuracy; no model is evaluated.
     """
     from costcert.console import make_console
+    from costcert.store.folder_names import refuse_file_name
     from costcert.store.sources import read_votes
     from costcert.votes.tuning import TUNED, tune
 
     console = make_console()
     out = options.out or options.votes.with_name(TUNED)
     if out.is_dir() or out.suffix != ".json":
+        refuse_file_name(out, "what tune found is", [".json"])
         out = out / TUNED
     before = _written_before(out)
     votes = read_votes(options.votes)
