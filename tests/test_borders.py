@@ -26,6 +26,7 @@ WRONG = [
     [[1], [1, 2]],
     {},
     object(),
+    dict,
     np.array([[0.5]]),
     np.array("x"),
     np.array(3),
@@ -115,7 +116,7 @@ RIGHT = {
     "stability": ((VOTES, "2", 2), TIES),
     "strongest": ((VOTES, 0, "2"), TIES),
     "tune": ((VOTES, "2"), {"k": 1, "most_passes": None, "temperature": None}),
-    "vote": ((MODEL, pictures(3), "columns:3"), {"soft": None, "out": None, "until": None}),
+    "vote": ((MODEL, pictures(3), "columns:3"), {"soft": None, "out": None, "until": None, "progress": None}),
     "witness": ((VOTES, 0, "2", 1), TIES),
     "write_certificates": ((CERTIFICATES, "certificates"), {"votes": None}),
     "write_votes": ((VOTES, "votes"), {"shard_size": None}),
@@ -141,6 +142,7 @@ METHODS = {
     "Certificates.min_k": (CERTIFICATES.min_k, ("costcert", "2"), {}),
     "Certificates.rank": (CERTIFICATES.rank, ("costcert", "2"), {}),
     "Certificates.accuracy": (CERTIFICATES.accuracy, (1,), {"confidence": 0.95}),
+    "Certificates.select": (CERTIFICATES.select, (slice(0, 2),), {"patches": None}),
     "Certificates.joined": (cc.Certificates.joined, ([CERTIFICATES],), {}),
     "Deployed.predict": (DEPLOYED.predict, (PIXELS, 2), {}),
     "Deployed.certify": (DEPLOYED.certify, (PIXELS, [0, 1, 2], "2"), {}),
@@ -175,3 +177,28 @@ def test_a_mistake_is_a_sentence(name, tmp_path, monkeypatch):
             except Exception as error:
                 raw.append(f"{name}({slot}={wrong!r}): {error!r}")
     assert not raw, "\n".join(raw)
+
+
+def test_certificates_are_selected_by_images_and_by_any_spelling_of_a_patch():
+    both = cc.certify(VOTES, ["2", "3"])
+    part = both.select([2, 0], patches="2")
+    assert (part.image_ids.tolist(), part.patches) == (VOTES.image_ids[[2, 0]].tolist(), [cc.Square(2)])
+    assert part.min_k("costcert", 2).tolist() == both.min_k("costcert", 2)[[2, 0]].tolist()
+    assert len(both.select(np.array([True, False, True])).image_ids) == 2
+    with pytest.raises(
+        cc.CostcertError, match=r"nothing was certified against square:4: .* against square:2, s"
+    ):
+        both.select(patches=["2", "4"])
+    with pytest.raises(cc.CostcertError, match="numbers below 3, or true and false for each, got 3"):
+        both.select(3)
+
+
+def test_more_labels_than_classes_are_no_list():
+    assert CERTIFICATES.accuracy()["k"].unique().tolist() == [1, 2, 3, 4]
+    with pytest.raises(cc.CostcertError, match="got k 5, but there are 4 classes"):
+        CERTIFICATES.accuracy([1, 5])
+
+
+def test_nothing_is_certified_for_labels_that_nobody_named():
+    with pytest.raises(cc.CostcertError, match=r"labels must be one label per image, got None: .*predict"):
+        DEPLOYED.certify(PIXELS, None, "2")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from costcert.certification.accuracy import list_lengths
 from costcert.certification.certify import AnyPatch, certify, concrete_patches
 from costcert.datasets.given import as_dataset
 from costcert.defenders import chosen
@@ -25,7 +26,7 @@ def certified_accuracy(
     data: AnyData,
     ablation: Ablation | str,
     patches: AnyPatch | Iterable[AnyPatch],
-    k: int | Iterable[int] = (1, 2, 3, 4, 5),
+    k: int | Iterable[int] | None = None,
     *,
     defenders: str | Iterable[str] = "all",
     soft: Soft | None = None,
@@ -52,7 +53,7 @@ def certified_accuracy(
             `vote` takes.
         ablation: the pixels each mutant keeps, as `"columns:4"`.
         patches: the patches to certify against, in pixels of the network's input: `"2"` is a 2 x 2 square.
-        k: one k, or several.
+        k: one k, or several; by default 1 to 5, or to the number of classes.
         defenders: names, or `all`.
         soft: vote with soft ballots, as `Soft(0.35, 4)`.
         ties: as for `certify`.
@@ -69,13 +70,15 @@ def certified_accuracy(
         >>> loader = torch.utils.data.DataLoader(test_set, batch_size=64)
         >>> cc.certified_accuracy(network, loader, ablation="columns:4", patches=["2", "5"], k=[1, 5])
     """
-    kept, ks = as_ablation(ablation), positive_ints(k, "k")
+    kept, ks = as_ablation(ablation), None if k is None else positive_ints(k, "k")
     # Mistakes in what is certified are found before the network is evaluated for hours.
     chosen(defenders, ablation=kept, soft=soft is not None, partial=False)
     with _bar("reading", progress) as on_progress:
         dataset = as_dataset(data, on_progress)
     with classifier_of(model, dataset, kept, hide=hide, device=device, batch_size=batch_size) as classifier:
         wanted = concrete_patches(patches, classifier.image_size)
+        if ks is not None:
+            list_lengths(ks, classifier.num_classes)
         with _bar("voting", progress) as on_progress:
             votes = vote(classifier, dataset, kept, soft=soft, progress=on_progress)
     return certify(votes, wanted, defenders, ties=ties).accuracy(ks, confidence=confidence)

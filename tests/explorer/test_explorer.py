@@ -318,6 +318,22 @@ def shown_accuracy(page):
     return {key.get_attribute("data-defender"): key.locator("b").inner_text() for key in keys}
 
 
+def test_soft_votes_are_shown_as_they_were_cast_and_the_page_says_so(page, votes):
+    note = page.locator("#view-note")
+    assert page.input_value("#view") == state(page, "view") == "soft"
+    assert note.inner_text() == "Counted with soft ballots, as they were cast."
+    side = state(page, "width")
+    assert (
+        state(page, "table.defenders.costcert.min_k")
+        == cc.certify(votes, side).min_k("costcert", side).tolist()
+    )
+    page.select_option("#view", "hard")
+    settled(page)
+    assert (
+        note.inner_text() == "Counted with hard ballots, but they were cast soft: this is another classifier."
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_sliders_move_everything(page, votes, kind):

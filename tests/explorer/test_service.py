@@ -621,7 +621,7 @@ def test_what_to_show(tmp_path, votes):
     hard = cc.certify(votes.hard(), [2], ties="lowest")
     cc.write_certificates(hard, tmp_path / "certs", votes=tmp_path / "votes")
     session, deployed = opened(ExploreOptions(source=tmp_path / "votes"))
-    assert (list(session.views), deployed, session.pictures) == (["hard", "soft"], None, None)
+    assert (list(session.views), deployed, session.pictures) == (["soft", "hard"], None, None)
     session, _ = opened(ExploreOptions(source=tmp_path / "certs"))
     assert list(session.views) == ["hard"]
     assert session.terms == Terms("lowest")

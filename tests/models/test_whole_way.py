@@ -123,7 +123,7 @@ def test_later_commands_need_no_further_options(here, model):
     )
     checked = succeeding("check", "certs", "--votes", "votes", *of_data, "--replay", "3")
     assert f"Weights: {model} has those that voted" in checked.stdout
-    assert "0 problems" in checked.stdout
+    assert "no problems" in checked.stdout
     session, deployed = opened(parsed(["explore", "certs", *of_data]))
     assert len(session.votes) == 9
     votes = cc.read_votes("votes")
@@ -144,7 +144,7 @@ def test_without_a_run_attack_is_told_how_pixels_are_prepared(here, model):
     assert not (here / "attack").exists()
     succeeding(*words, *MODELS[model])
     kept = succeeding(*words, *MODELS[model])
-    assert "all 1 shards were there already, of 2 images" in kept.stderr
+    assert "the only shard was there already, of 2 images" in kept.stderr
 
 
 def test_requested_steps_without_gradients_are_refused(here):

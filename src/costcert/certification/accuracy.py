@@ -37,6 +37,17 @@ def wilson(hits: int, images: int, confidence: float = 0.95) -> tuple[float, flo
     return min((middle - half) / scale, share), max((middle + half) / scale, share)
 
 
+def list_lengths(k: int | Iterable[int], num_classes: int) -> list[int]:
+    """One k, or several; the top k of more than all classes is refused, as it says nothing."""
+    ks = positive_ints(k, "k")
+    if max(ks) > num_classes:
+        raise CostcertError(
+            f"got k {max(ks)}, but there are {num_classes:,} classes, and the top {num_classes:,} already "
+            f"lists every label: pass k below {num_classes:,}"
+        )
+    return ks
+
+
 class Tally:
     """Counts of images by rank and by min-k, for each defender and patch.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from costcert.certification.accuracy import Tally
+from costcert.certification.accuracy import Tally, list_lengths
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.patches import Patch, concrete
 from costcert.geometry.sizes import ImageSize, several
@@ -77,16 +77,21 @@ class Certificates:
         )
 
     def select(
-        self, images: slice = slice(None), *, patches: Collection[Patch] | None = None
+        self,
+        images: Any = slice(None),
+        *,
+        patches: Patch | str | int | Iterable[Patch | str | int] | None = None,
     ) -> Certificates:
-        """The certificates of some images, against some of the patches."""
+        """The certificates of some images, by slice, indices or mask, against some of the patches."""
+        rows = self._rows(images)
+        kept = self.patches if patches is None else [self._known(each) for each in several(patches)]
         return Certificates(
             {
-                (defender, patch): (rank[images], min_k[images])
+                (defender, patch): (rank[rows], min_k[rows])
                 for (defender, patch), (rank, min_k) in self._results.items()
-                if patches is None or patch in patches
+                if patch in kept
             },
-            image_ids=self.image_ids[images],
+            image_ids=self.image_ids[rows],
             num_classes=self.num_classes,
             image_size=self.image_size,
             classifier=self.classifier,
@@ -129,8 +134,16 @@ class Certificates:
         """[N], the smallest k for which the true label provably stays in the top k."""
         return self._result(defender, patch)[1]
 
-    def accuracy(self, k: int | Iterable[int] = range(1, 6), *, confidence: float = 0.95) -> pd.DataFrame:
-        """A tidy table: defender, patch, k, images, clean, certified, and their confidence intervals."""
+    def accuracy(self, k: int | Iterable[int] | None = None, *, confidence: float = 0.95) -> pd.DataFrame:
+        """A tidy table: defender, patch, k, images, clean, certified, and their confidence intervals.
+
+        Args:
+            k: one k, or several; by default 1 to 5, or to the number of classes.
+            confidence: of the intervals.
+        """
+        if k is None:
+            k = range(1, min(5, self.num_classes) + 1)
+        k = list_lengths(k, self.num_classes)
         tally = Tally()
         tally.add(self)
         return tally.accuracy(k, confidence=confidence)
@@ -154,6 +167,28 @@ class Certificates:
             ],
             ignore_index=True,
         )
+
+    def _rows(self, images: Any) -> Any:
+        """Images of `select`, as numpy takes them."""
+        try:
+            rows = images if isinstance(images, slice) else np.atleast_1d(images)
+            if np.arange(len(self))[rows].ndim == 1:
+                return rows
+        except (IndexError, TypeError, ValueError):
+            pass
+        raise CostcertError(
+            f"images must be a slice, numbers below {len(self)}, or true and false for each, got {images!r}"
+        )
+
+    def _known(self, patch: Patch | str | int) -> Patch:
+        """This patch in pixels, if there are certificates against it."""
+        wanted = concrete(patch, self.image_size)
+        if wanted not in self.patches:
+            raise CostcertError(
+                f"nothing was certified against {wanted}: these are certificates against "
+                f"{', '.join(map(str, self.patches))}"
+            )
+        return wanted
 
     def _result(self, defender: str, patch: Patch | str | int) -> tuple[Counts, Counts]:
         wanted = concrete(patch, self.image_size)

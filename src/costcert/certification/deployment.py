@@ -169,6 +169,11 @@ class Deployed:
             patches: the patches to certify against.
             ties: as for `certify`; those of the classifier by default.
         """
+        if labels is None:
+            raise CostcertError(
+                "labels must be one label per image, got None: the true ones, or for predicted ones "
+                "predict(pictures, k=1)[:, 0]"
+            )
         return self.certify_votes(self.votes(pictures, labels), patches, ties=ties)
 
     def certify_votes(

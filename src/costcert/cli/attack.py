@@ -129,9 +129,11 @@ def run(options: AttackOptions) -> int:
     from costcert.console import make_console
     from costcert.geometry.patches import parse_patch
     from costcert.store.files import read_json
+    from costcert.store.folder_names import refuse_file_name
 
     # What is quick to refuse comes before the model, which takes seconds to load.
     parse_patch(options.patch)
+    refuse_file_name(options.out, "patched images are")
     began = time.monotonic()
     job = AttackJob(replace(options, out=options.out.resolve()))
     try:

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 # Images between two updates of the progress bar.
 _STEP = 512
 
-# Endings of files that certificates are not written to; other names with a dot are names of folders.
-_OTHER_FILES = (
-    *(".xlsx", ".xls", ".ods", ".tsv", ".txt", ".md", ".html", ".tex", ".pdf", ".xml", ".yaml", ".yml"),
-    *(".npz", ".npy", ".pkl", ".h5", ".hdf5", ".feather", ".arrow", ".orc", ".jsonl", ".ndjson"),
-    *(".db", ".sqlite", ".zip", ".gz", ".zst", ".tar"),
-)
-
 EXAMPLES = (
     "costcert certify votes --patch 2%,rectangle:16x64 --out certs",
     "costcert certify ballots.npz --ablation columns:19 --classes 1000 \\\n"
@@ -185,29 +178,21 @@ def run(options: CertifyOptions) -> None:
 def _is_folder(out: Location) -> bool:
     """Whether certificates are written to a folder of this name, or to a file."""
     from costcert.store.exports import EXPORTS
+    from costcert.store.folder_names import refuse_file_name
 
     if out.suffix in EXPORTS:
         return False
-    if out.suffix.lower() in (*EXPORTS, *_OTHER_FILES) and not out.is_dir():
-        *first, last = EXPORTS
-        raise CostcertError(
-            f"{out} ends in {out.suffix}: certificates are written to a file that ends in "
-            f"{', '.join(first)} or {last}, or to a folder"
-        )
+    refuse_file_name(out, "certificates are", tuple(EXPORTS))
     return True
 
 
 def _ks(text: str | None, num_classes: int) -> list[int]:
     """The values of k in the table."""
+    from costcert.certification.accuracy import list_lengths
+
     if text is None:
         return list(range(1, min(5, num_classes) + 1))
-    ks = parse_ks(text)
-    if max(ks) > num_classes:
-        raise CostcertError(
-            f"got k {max(ks)}, but there are {num_classes:,} classes, and the top {num_classes:,} already "
-            f"lists every label: pass k below {num_classes:,}"
-        )
-    return ks
+    return list_lengths(parse_ks(text), num_classes)
 
 
 class _Work:

@@ -266,16 +266,18 @@ class _Ballots:
             there = file_digest(self.path)
             known = {key: certificates["votes"][key] for key in self.manifest}
         if noted is None:
-            found.append("these certificates do not note the digest of their votes: certify them again")
+            found.append("these certificates do not record the digest of their votes: certify them again")
         elif noted != there:
-            found.append(f"{self.path} are not the votes these certificates note: their digests differ")
+            found.append(
+                f"{self.path} are not the votes that these certificates record: their digests differ"
+            )
         found += [
             f"{self.path} are not the votes of these certificates: their {key} differ"
             for key in sorted({*known, *self.manifest})
             if known.get(key) != self.manifest.get(key)
         ]
         if not found:
-            console.print(f"Digests: {self.path} are the votes these certificates note")
+            console.print(f"Digests: {self.path} holds the votes that these certificates record")
             twice = [name for name, times in Counter(self.ids()).items() if times > 1]
             found += [f"{self.path} holds the image {name!r} more than once" for name in twice]
         return found
@@ -345,8 +347,9 @@ def _derived(console: Console, options: CheckOptions, certificates: Stored, ball
     console.print(
         f"Question: {', '.join(manifest['defenders'])} against {', '.join(manifest['patches'])}; "
         f"{classifier['ablation']}, {'soft' if classifier['soft'] else 'hard'} ballots, "
-        f"ties {classifier['ties']}, epsilon "
-        f"{manifest['epsilon']}, tau {manifest['tau']}"
+        f"ties {classifier['ties']}"
+        + ("" if manifest["epsilon"] is None else f", epsilon {manifest['epsilon']:.3g}")
+        + (f", tau {manifest['tau']}" if manifest["tau"] else "")
     )
     console.print(
         f"Deriving {len(keys) * len(chosen):,} certificates again, of {len(chosen):,} of {images:,} images"

@@ -85,7 +85,8 @@ def kept_shards(folder: Folder) -> str | None:
         # Also of a folder without images, where nothing is there to be kept.
         return None
     if not missing:
-        return f"all {shards:,} shards were there already, of {folder.num_images:,} images"
+        what = "the only shard was" if shards == 1 else f"all {shards:,} shards were"
+        return f"{what} there already, of {folder.num_images:,} images"
     images = folder.num_images - sum(map(folder.shard_length, missing))
     return (
         f"{shards - len(missing):,} of {shards:,} shards were there already: {images:,} of "

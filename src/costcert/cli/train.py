@@ -236,7 +236,7 @@ def run(options: TrainOptions) -> None:
         _train(options)
     except ImageError as error:
         raise ImageError(
-            f"{error}: repair or remove it, or pass --skip-corrupt, which leaves it out"
+            f"{error}: repair or remove it, or pass --skip-corrupt, which leaves it out, and another --out"
         ) from error
 
 
@@ -246,8 +246,10 @@ def _train(options: TrainOptions) -> None:
     from costcert.datasets.readable import readable
     from costcert.datasets.subsets import limited
     from costcert.geometry.ablations import parse_ablation
+    from costcert.store.folder_names import refuse_file_name
 
     console = make_console(soft_wrap=True)
+    refuse_file_name(options.out, "a trained model is")
     if options.model.partition(":")[0] in ("onnx", "python", "shipped"):
         raise CostcertError(f"{options.model} cannot be trained: write timm:NAME, strip:SIZE or image:SIZE")
     data = parse_dataset(options.data, options.split, download=options.download)

@@ -154,9 +154,13 @@ def _named(paths: Sequence[Location]) -> dict[str, Location]:
 
 
 def _file(out: Location) -> Location:
+    from costcert.store.folder_names import refuse_file_name
     from costcert.votes.tuning import TUNED
 
-    return out / TUNED if out.is_dir() or out.suffix != ".json" else out
+    if out.suffix == ".json" and not out.is_dir():
+        return out
+    refuse_file_name(out, "what tune found is", [".json"])
+    return out / TUNED
 
 
 def _written_before(out: Location) -> Defence | None:

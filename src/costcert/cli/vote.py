@@ -68,8 +68,10 @@ def run(options: VoteOptions) -> None:
 
     A second run into the same folder makes only what is missing.
     """
+    from costcert.store.folder_names import refuse_file_name
     from costcert.votes.voting import vote
 
+    refuse_file_name(options.out, "votes of a run are")
     if options.engine.is_spread:
         return _run_spread(options)
     model, dataset, requested = load_inputs(options.images, options.network, options.ballots)

@@ -83,6 +83,7 @@ class Session:
         self.pictures = pictures
         self.terms = terms or Terms()
         self.certificates = certificates
+        self.cast = "soft" if votes.is_soft else "hard"
         self.views = self._views(votes)
         self._rows = {str(image): row for row, image in enumerate(votes.image_ids)}
         self._tables: OrderedDict[tuple[str, str], PatchTable] = OrderedDict()
@@ -98,10 +99,10 @@ class Session:
         return next(iter(self.views.values())).votes
 
     def _views(self, votes: Votes) -> dict[str, BallotView]:
-        """Hard ballots first, which are easier to understand; certificates are of one kind only."""
-        kinds = {"soft": votes} if votes.is_soft else {"hard": votes}
+        """Ballots as they were cast or certified; soft votes without certificates also as hard ones."""
+        kinds = {self.cast: votes}
         if votes.is_soft and self.certificates is None:
-            kinds = {"hard": votes.hard(), "soft": votes}
+            kinds["hard"] = votes.hard()
         views = {}
         for kind, ballots in kinds.items():
             terms = self.terms if ballots.is_soft else Terms(self.terms.ties, self.terms.epsilon)
@@ -118,6 +119,14 @@ class Session:
             names = [name for name in names if not find(name).masks or self._can_mask(ballots)]
             views[kind] = BallotView(ballots, names, terms)
         return views
+
+    def _meaning(self, kind: str) -> str:
+        """Which classifier this view shows."""
+        if self.certificates is not None:
+            return f"Counted with {kind} ballots, as they were certified."
+        if kind == self.cast:
+            return f"Counted with {kind} ballots, as they were cast."
+        return f"Counted with {kind} ballots, but they were cast {self.cast}: this is another classifier."
 
     @staticmethod
     def _can_mask(votes: Votes) -> bool:
@@ -161,6 +170,7 @@ class Session:
             "ties": self.terms.ties,
             "views": {
                 kind: {
+                    "meaning": self._meaning(kind),
                     "cap": view.votes.cap,
                     "defenders": view.defenders,
                     "epsilon": view.terms.epsilon,

@@ -40,7 +40,7 @@ def find_named(spelling: str) -> Named:
     try:
         value = attrgetter(name)(module)
     except AttributeError:
-        public = [each for each in vars(module) if not each.startswith("_")]
+        public = [name for name, found in vars(module).items() if name[0] != "_" and callable(found)]
         raise CostcertError(
             f"{module_name} has no {name!r}{nearest(name, public)}: name a function or a torch module of it"
         ) from None

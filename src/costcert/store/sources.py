@@ -17,6 +17,7 @@ from costcert.store.certificates import (
 )
 from costcert.store.exports import EXPORTS, CertificatesFile, Export
 from costcert.store.files import MANIFEST, read_json
+from costcert.store.folder_names import refuse_file_name
 from costcert.store.locations import Location, fetched, locate
 from costcert.store.parquet import has_column, shard_ranges
 from costcert.store.vote_files import READ, WRITTEN, VotesFile, write_votes_file
@@ -44,7 +45,9 @@ def open_votes(
     if path.is_dir():
         for option, value in (("--classes", classes), ("--image-size", image_size)):
             if value is not None:
-                raise CostcertError(f"{option} is for .npz files: the manifest of a folder of votes holds it")
+                raise CostcertError(
+                    f"{option} is for votes in one file: {path} is a folder, which records it"
+                )
         return VotesFolder(path)
     return VotesFile(path, ablation=ablation, num_classes=classes, image_size=image_size)
 
@@ -101,6 +104,7 @@ def write_votes(
     check_votes(votes)
     path = locate(path)
     if path.suffix not in READ or path.is_dir():
+        refuse_file_name(path, "votes are", WRITTEN)
         write_votes_folder(votes, path, shard_size=shard_size, overwrite=overwrite)
     elif path.suffix not in WRITTEN:
         raise CostcertError(
@@ -167,6 +171,7 @@ def write_certificates(
     path = locate(path)
     manifest = _manifest_of(certificates, votes)
     if path.suffix not in EXPORTS or path.is_dir():
+        refuse_file_name(path, "certificates are", tuple(EXPORTS))
         write_certificates_folder(certificates, path, manifest, overwrite=overwrite)
         return
     if path.exists() and not overwrite:

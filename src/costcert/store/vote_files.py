@@ -50,8 +50,10 @@ _MASKS = ("known", "unread")
 # Entries of `made` that are objects themselves.
 _OBJECTS = ("data", "model", "probe")
 
-# Columns of a .csv per mutant.
+# Columns of a .csv, one per image and one per mutant.
+_PLAIN = ("image_id", "truth", "unread")
 _PER_MUTANT = {"ballot": "ballots", "margin": "margins", "cut": "cuts", "known": "known"}
+_IN_CSV = tuple(f"{name}_0, {name}_1, ..." for name in _PER_MUTANT)
 _NUMBERED = re.compile(rf"({'|'.join(_PER_MUTANT)})_(0|[1-9]\d{{0,8}})")
 
 
@@ -111,14 +113,16 @@ def _npz(file: IO[bytes], path: Location) -> tuple[dict[str, npt.NDArray[Any]], 
 def _table(file: IO[bytes], path: Location) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     table = read_rows(file, path)
     names = table.rows.column_names
-    columns = _numbered(table.rows, path) if path.suffix == ".csv" else {}
-    known = [name for name in names if name in COLUMNS]
+    is_csv = path.suffix == ".csv"
+    columns = _numbered(table.rows, path) if is_csv else {}
+    plain = _PLAIN if is_csv else COLUMNS
+    known = [name for name in names if name in plain]
     # A misspelled `known` would otherwise make every ballot a trusted one.
-    strange = [name for name in names if name not in COLUMNS and not (columns and _NUMBERED.fullmatch(name))]
+    strange = [name for name in names if name not in plain and not (is_csv and _NUMBERED.fullmatch(name))]
     if strange:
         raise StoreError(
-            f"{path} has a column {strange[0]!r}, which votes do not have: leave it out, or name it as one "
-            f"of {', '.join(COLUMNS)}"
+            f"{path} has a column {strange[0]!r}, which votes{' in a .csv' if is_csv else ''} do not have: "
+            f"leave it out, or name it as one of {', '.join((*plain, *_IN_CSV) if is_csv else plain)}"
         )
     columns |= {name: array_column(table.rows, name, path) for name in known}
     for name in _MASKS:

@@ -110,11 +110,12 @@ class Replay:
             evaluated += int(compared.known.sum())
             excused += compared.excused
             found += compared.problems
+        tau = f", tau {measured['tau']}" if self._classifier.soft else ""
+        moved = f"what logits move by on this machine (epsilon {measured['epsilon']:.3g}{tau})"
+        within = f"{excused:,} of them differ, but within {moved}; " if excused else ""
         console.print(
-            f"Replay: {evaluated:,} mutants of {len(again):,} images evaluated again; {excused:,} of them "
-            f"differ, but within what logits move by on this machine (epsilon {measured['epsilon']:.3g}"
-            + (f", tau {measured['tau']}" if self._classifier.soft else "")
-            + f"); {len(found):,} problems"
+            f"Replay: {evaluated:,} mutants of {len(again):,} images evaluated again; {within}"
+            + (f"{len(found):,} problems" if found else "no problems")
         )
         return found
 

@@ -174,5 +174,6 @@ def digest_problems(console: Console, folder: Location, found: FolderDigests) ->
     if not found.sealed:
         console.print(f"Digests: {folder} has none; it was made by an older version, or is not finished")
     elif not found.problems:
-        console.print(f"Digests: {folder} is as it was written, {num_shards(found.manifest):,} shards")
+        count = num_shards(found.manifest)
+        console.print(f"Digests: {folder} is as it was written, {count:,} shard{'' if count == 1 else 's'}")
     return [f"{folder}: {problem}" for problem in found.problems]

@@ -43,7 +43,7 @@ def classifier_of(
                 raise CostcertError(f"{model!r} is loaded already: pass {name} to load_model")
         yield model
         return
-    if not isinstance(model, str) and not callable(model):
+    if not isinstance(model, str) and (isinstance(model, type) or not callable(model)):
         raise CostcertError(
             "a model must be one that load_model returns, its spelling, a torch module or a function, got "
             f"{shortened(model)}"

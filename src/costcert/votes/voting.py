@@ -21,6 +21,7 @@ from costcert.geometry.sizes import positive_int
 from costcert.models.classifier import Classifier
 from costcert.store.digests import replace_manifest
 from costcert.store.files import MANIFEST, join_manifest, sweep
+from costcert.store.folder_names import refuse_file_name
 from costcert.store.locations import Location, locate
 from costcert.store.votes import VERSION, VotesFolder, votes_manifest, write_votes_shard
 from costcert.votes.adaptive import StoppingRule
@@ -121,6 +122,13 @@ def vote(
         raise CostcertError(f"soft must be a value like Soft(0.35, 4), got {soft!r}")
     if not isinstance(until, StoppingRule | None):
         raise CostcertError(f"until must be a StoppingRule, got {until!r}")
+    if isinstance(progress, type) or not (progress is None or callable(progress)):
+        raise CostcertError(
+            f"progress must be a function of the images done and of all images, got {progress!r}: "
+            "certified_accuracy shows a bar by itself"
+        )
+    if out is not None:
+        refuse_file_name(locate(out), "votes of a run are")
     with classifier_of(model, dataset, kept) as classifier:
         collector = VoteCollector(
             classifier, dataset, kept, soft=soft, skip_corrupt=skip_corrupt, until=until

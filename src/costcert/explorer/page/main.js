@@ -286,9 +286,15 @@ function fillControls() {
   const names = about.class_names || [...Array(about.num_classes).keys()].map((label) => `class ${label}`);
   $("label").append(...names.map((name, label) => element("option", { value: label, textContent: name })));
   $("view").value = state.view;
+  showView();
   $("view-label").hidden = Object.keys(about.views).length < 2;
   $("upload-label").hidden = !about.upload;
   fillDefenders();
+}
+
+// Which classifier this page is about: hard ballots of soft votes are another one.
+function showView() {
+  $("view-note").textContent = state.about.views[state.view].meaning;
 }
 
 function fillDefenders() {
@@ -371,6 +377,7 @@ function addListeners() {
       // The ballots of the other kind are not valid here.
       state.election = null;
       state.view = $("view").value;
+      showView();
       fillDefenders();
       const votes = isUpload() ? state.upload.votes[state.view] : await get(`/votes/${encodeId(state.image)}`, { ballots: state.view });
       if (request === imageRequest) setVotes(votes);
