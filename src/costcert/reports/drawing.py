@@ -46,7 +46,7 @@ def picture(example: Example, number: str) -> str:
             return _colour(example, label)
 
         masks = outlines(example, example.attack, scale, colour)
-        below, bottom = triangle(example, example.attack, wide, tall + 10, f"hatch-{number}", colour)
+        below, bottom = triangle(example, example.attack, wide, tall + 10, colour)
     else:
         masks = ""
         below, bottom = _strip(example, wide, tall + 10)
@@ -189,10 +189,10 @@ def _embedded(pixels: npt.NDArray[np.uint8]) -> str:
 
 
 def _count(bar: Bar) -> str:
-    return f"{votes_text(bar.clean)} + {votes_text(bar.added)}" if bar.added else votes_text(bar.clean)
+    return f"{_votes(bar.clean)} + {_votes(bar.added)}" if bar.added else _votes(bar.clean)
 
 
-def votes_text(votes: float) -> str:
+def _votes(votes: float) -> str:
     """A number of votes; those of soft ballots are fractions, of which two digits matter to a reader."""
     if 0 < votes < 0.005:
         return "<0.01"

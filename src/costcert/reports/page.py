@@ -263,8 +263,10 @@ def _standing_sentence(example: Example, stand: Standing) -> str:
     patch = sticker(str(example.patch), example.votes.image_size)
     name = example.name(example.truth)
     masks = "one mask hides" if len(stand.safe) == 1 else f"{len(stand.safe)} masks hide"
-    start = f"At its worst place {masks} the {patch}; whatever it shows, “{name}” scores at least "
-    start += f"{drawing.votes_text(stand.least / example.votes.cap)} of 1"
+    start = f"At its worst place {masks} the {patch}; "
+    if not stand.least:
+        return f"{start}what it shows may leave “{name}” without a score, so there is no promise."
+    start += f"whatever it shows, “{name}” scores at least {stand.least / example.votes.cap:.2g} of 1"
     if example.lifted == 0:
         return f"{start}, which no rival can reach, so it stays first."
     rivals = "one rival" if example.lifted == 1 else f"{example.lifted:,} rivals"

@@ -27,11 +27,11 @@ def outlines(example: Example, stand: Standing, scale: float, colour: Callable[[
 
 
 def triangle(
-    example: Example, stand: Standing, wide: float, top: float, hatch: str, colour: Callable[[int], str]
+    example: Example, stand: Standing, wide: float, top: float, colour: Callable[[int], str]
 ) -> tuple[str, float]:
     """Mutant (i, j) at row i and column j, and the lower end of the drawing.
 
-    Cells of the attacker are hatched. Row i of the theorem goes down column i to the diagonal and then right.
+    Cells of the attacker are pale. Row i of the theorem goes down column i to the diagonal and then right.
     """
     masks = example.votes.ablation
     assert isinstance(masks, Masks)
@@ -51,11 +51,10 @@ def triangle(
             hidden = f"mask {i}" if i == j else f"masks {i} and {j}"
             whose = ", the attacker’s" if mutant in touched else ""
             cells.append(
-                f'<rect {at} fill="{colour(label)}" stroke="{PAPER}" stroke-width="{min(1.0, cell / 8):.2f}">'
+                f'<rect {at} fill="{colour(label)}" fill-opacity="{0.25 if whose else 1}" stroke="{PAPER}" '
+                f'stroke-width="{min(1.0, cell / 8):.2f}">'
                 f"<title>{hidden} hidden: {escape(example.name(label))}{whose}</title></rect>"
             )
-            if mutant in touched:
-                cells.append(f'<rect {at} fill="url(#{hatch})" pointer-events="none"/>')
     cells += [_dot(row, cell, top, row in stand.standing) for row in stand.safe.tolist()]
     rival = _rival(example, stand)
     if rival is not None:
@@ -63,13 +62,13 @@ def triangle(
     if stand.least_row is not None:
         cells.append(_hook(stand.least_row, count, cell, top, TRUE, dashed=False))
     keys: list[tuple[str | None, str, bool] | None] = [
-        (TRUE, "its safe row that stands best", False),
-        (colour(rival), "the best row of a rival", True) if rival is not None else None,
-        (None, "masks that hide the patch", False),
+        (TRUE, "the best safe row", False),
+        (colour(rival), "a rival’s best row", True) if rival is not None else None,
+        (None, "hides the patch", False),
     ]
     lines = [key for key in keys if key is not None]
-    first = top + wide - 14 * len(lines) + 6
-    cells += [_key(*key, first + 14 * number) for number, key in enumerate(lines)]
+    first = top + wide - 18 * len(lines) + 12
+    cells += [_key(*key, first + 18 * number) for number, key in enumerate(lines)]
     return "".join(cells), top + wide
 
 
@@ -111,8 +110,8 @@ def _dot(row: int, cell: float, top: float, stands: bool) -> str:
 def _key(colour: str | None, meaning: str, dashed: bool, y: float) -> str:
     dashes = ' stroke-dasharray="4 2"' if dashed else ""
     mark = (
-        f'<circle cx="7" cy="{y - 3.5:.1f}" r="3.5" fill="currentColor"/>'
+        f'<circle cx="7" cy="{y - 5:.1f}" r="4.5" fill="currentColor"/>'
         if colour is None
-        else f'<path d="M0 {y - 3.5:.1f}h14" stroke="{colour}" stroke-width="2.5"{dashes}/>'
+        else f'<path d="M0 {y - 5:.1f}h16" stroke="{colour}" stroke-width="2.5"{dashes}/>'
     )
-    return f'{mark}<text x="19" y="{y:.1f}" font-size="10.5">{escape(meaning)}</text>'
+    return f'{mark}<text x="22" y="{y:.1f}" font-size="14">{escape(meaning)}</text>'
