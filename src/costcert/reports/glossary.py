@@ -50,8 +50,9 @@ def glossary(runs: Sequence[Results], published: Published | None = None) -> lis
     """The words of every page, then the defenders of these runs and of the published numbers."""
     names = dict.fromkeys(defender for results in runs for defender in results.defenders)
     terms = {defender_title(name): _meaning(name) for name in names}
+    where = "In the paper" if published is None or published.source.table is not None else "As published"
     for defender in () if published is None else published.defenders:
-        terms.setdefault(defender.name, f"In the paper: {defender.description}")
+        terms.setdefault(defender.name, f"{where}: {defender.description}")
     return [Term(*each) for each in (*WORDS.items(), *terms.items())]
 
 
