@@ -16,8 +16,9 @@ from markdown_it import MarkdownIt
 import costcert as cc
 from costcert.certification.accuracy import Tally
 from costcert.errors import CostcertError, SpellingError
+from costcert.geometry.touch import touched
 from costcert.reports.leaderboard import leaderboard
-from costcert.reports.published import DATASETS, published
+from costcert.reports.published import DATASETS, PEERS, published
 from costcert.reports.results import Results
 from costcert.reports.tables import (
     Cell,
@@ -703,7 +704,7 @@ def test_what_is_said_about_published_numbers_is_in_the_paper(paper, dataset):
     assert {defender.ablation for defender in numbers.defenders} <= {"columns:19", None}
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("dataset", [*DATASETS, *PEERS])
 def test_published_shares_are_spelled_as_the_pixels_are(dataset):
     numbers = published(dataset)
     for patch in numbers.patches:
@@ -711,8 +712,55 @@ def test_published_shares_are_spelled_as_the_pixels_are(dataset):
         share = 100 * Threat(patch.patch, numbers.image_size).share
         assert f"{share:.{digits}f} %" == patch.spelled
     for defender in numbers.defenders:
-        assert defender.defender in {"costcert", "patchguard", "cbn"}
+        if dataset in DATASETS:
+            assert defender.defender in {"costcert", "patchguard", "cbn"}
         assert numbers.passes(defender) == (224 if defender.ablation else None)
+
+
+# Other systems: certified (clean) top-1 in percent at 2 % and 3 % of the image, as their sources say.
+SYSTEMS = {
+    "PatchCleanser + greedy cutout": ("64.9 82.4", "62.3 n/a", "2306.12610"),
+    "PatchCleanser": ("62.1 83.9", "n/a n/a", "2108.09135"),
+    "PatchCURE": ("44.2 78.3", "n/a n/a", "2310.13076"),
+    "ECViT": ("41.7 78.6", "n/a n/a", "leaderboard"),
+    "ViP": ("41.4 n/a", "n/a n/a", "leaderboard"),
+    "smoothed-vit": ("38.3 69.3", "n/a n/a", "CVPR 2022"),
+}
+
+
+def test_other_systems_are_shown_with_their_sources():
+    numbers = published("imagenet-peers")
+    table = paper_table([], [1], numbers)
+    shown = {row.labels[1]: [cell.text for cell in row.cells] for row in table.rows}
+    assert shown == {
+        name: [column.split()[metric] for metric in (0, 1) for column in (two, three)]
+        for name, (two, three, _) in SYSTEMS.items()
+    }
+    assert all(SYSTEMS[each.name][2] in each.description for each in numbers.defenders)
+    assert [row.labels[2] for row in table.rows] == [numbers.cited(each) for each in numbers.defenders]
+    assert "strides 5 and 10 are left out" in " ".join(table.notes)
+    assert [row["k"] for row in tidy_rows([], range(1, 6), numbers)] == [1] * 12
+    assert json.loads(json_text([], [1], numbers))["published"] == numbers.source.full
+
+
+def test_the_budgets_of_vip_with_strides_are_too_small():
+    """Why its rows with strides are left out: columns of 19 and a patch of 32 pixels at 224."""
+    for stride, allowed, counted in ((5, 10, 11), (10, 5, 6)):
+        strided = cc.Columns(19, stride=stride)
+        assert touched(strided, cc.Square(32), (224, 224)).delta == counted > allowed
+
+
+def test_other_systems_stand_beside_a_run_of_masks():
+    mine = run(
+        "mine", classes=1000, image_size=(224, 224), patches=("square:32",), defenders=("patchcleanser",)
+    )
+    rows = paper_table([mine], [1], published("imagenet-peers")).rows
+    assert [row.labels[1] for row in rows][:3] == [
+        "PatchCleanser",
+        "PatchCleanser + greedy cutout",
+        "PatchCleanser",
+    ]
+    assert [row.is_published for row in rows] == [False] + [True] * 6
 
 
 def test_an_unknown_data_set_is_answered_with_the_nearest():

@@ -19,6 +19,7 @@ from costcert.progress import bar
 if TYPE_CHECKING:
     from costcert.certification.accuracy import Tally
     from costcert.certification.certificates import Certificates
+    from costcert.geometry.patches import OnePatch, Several
     from costcert.store.certificates import CertificatesFolder
     from costcert.store.locations import Location
     from costcert.store.votes import VotesSource
@@ -300,13 +301,20 @@ class _Work:
 
     def headings(self) -> dict[str, str]:
         """The line above each patch's rows: the patch as it was requested, and what it touches."""
+        from costcert.geometry.ablations import Masks
         from costcert.geometry.patches import as_requested
         from costcert.geometry.touch import touched
 
         mutants = self.ablation.count(self.image_size)
+
+        def reach(patch: OnePatch | Several) -> str:
+            delta = touched(self.ablation, patch, self.image_size).delta
+            if isinstance(self.ablation, Masks):
+                return f"at least {mutants - delta} of {mutants} mutants hide it"
+            return f"touches at most {delta} of {mutants} mutants"
+
         return {
-            str(patch): f"{title}: touches at most "
-            f"{touched(self.ablation, patch, self.image_size).delta} of {mutants} mutants"
+            str(patch): f"{title}: {reach(patch)}"
             for patch, title in as_requested(parse_list(self.options.patches), self.image_size).items()
         }
 

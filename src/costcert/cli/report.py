@@ -51,7 +51,11 @@ class ReportOptions:
         tuple[str, ...], Parameter(name="--name", help="Name of each run, in their order; repeatable.")
     ] = ()
     compare: Annotated[
-        str | None, Parameter(help="Published numbers to compare with: paper, imagenet, gtsrb or cifar100.")
+        str | None,
+        Parameter(
+            help="Published numbers to compare with: paper, imagenet, gtsrb or cifar100; or imagenet-peers, "
+            "which are PatchCleanser, PatchCURE, ECViT, ViP and smoothed-vit."
+        ),
     ] = None
     defenders: Annotated[
         str | None,

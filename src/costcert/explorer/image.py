@@ -20,6 +20,7 @@ from costcert.explorer.limits import (
 )
 from costcert.geometry.patches import Patch
 from costcert.geometry.touch import touched
+from costcert.reports.standing import worst_standing
 from costcert.votes.table import Votes
 
 
@@ -89,7 +90,11 @@ def certify_image(
             if len(sets) * votes.num_classes > MAX_ATTACK_COST:
                 raise GeometryError(f"{sticker} has too many places to search for the worst one")
             if votes.known is None:
-                worst = strongest(votes, 0, sticker, ties=terms.ties)
+                worst = (
+                    worst_standing(votes, 0, sticker)
+                    if "patchcleanser" in names
+                    else strongest(votes, 0, sticker, ties=terms.ties)
+                )
                 ((top, left),) = worst.places
                 row["attack"] = {"top": top, "left": left, "position": worst.position}
         rows.append(row)

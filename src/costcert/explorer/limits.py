@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from costcert.errors import GeometryError
 from costcert.explorer.pictures import MAX_PIXELS
-from costcert.geometry.ablations import Ablation
+from costcert.geometry.ablations import Ablation, Masks
 from costcert.geometry.patches import Rectangle, Several, Shape, Square, concrete, places
 from costcert.geometry.sizes import ImageSize, shown
 from costcert.geometry.touch import Touched, touched
@@ -77,9 +77,10 @@ def clear_large_cache(sets: Touched) -> None:
 
 def masking_cost(votes: Votes, patch: Square | Rectangle) -> int:
     """An upper bound on places times mutants, without computing a T_p."""
-    parts = votes.ablation.parts(votes.image_size)
+    ablation = votes.ablation
+    parts = None if isinstance(ablation, Masks) else ablation.parts(votes.image_size)
     cost = votes.num_mutants
     for axis, starts in enumerate(places(patch, votes.image_size)):
-        if any(len(part[axis]) > 1 for part in parts):
+        if parts is None or any(len(part[axis]) > 1 for part in parts):
             cost *= len(starts)
     return cost

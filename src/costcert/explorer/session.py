@@ -18,7 +18,7 @@ from costcert.errors import CostcertError
 from costcert.explorer.image import LabelledImage, Terms, ballots_json, with_label
 from costcert.explorer.limits import MAX_MASKING_COST, checked_patch, clear_large_cache, masking_cost
 from costcert.explorer.pictures import Pictures
-from costcert.geometry.ablations import Ablation
+from costcert.geometry.ablations import Ablation, Masks
 from costcert.geometry.patches import Patch, Rectangle, Square
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
@@ -153,7 +153,8 @@ class Session:
         votes = self.votes
         height, width = votes.image_size
         defenders = list(dict.fromkeys(name for view in self.views.values() for name in view.defenders))
-        sides = sorted({max(1, round(part * min(height, width))) for part in _SIDES})
+        longest = min(votes.ablation.sides) if isinstance(votes.ablation, Masks) else min(height, width)
+        sides = sorted({min(longest, max(1, round(part * min(height, width)))) for part in _SIDES})
         if self.certificates is not None:
             certified = [patch.side for patch in self.certificates.patches if isinstance(patch, Square)]
             sides = sorted(certified) or sides
@@ -167,6 +168,7 @@ class Session:
             "num_mutants": votes.num_mutants,
             "ablation": str(votes.ablation),
             "parts": _segments(votes.ablation, votes.image_size),
+            "masks": _masks(votes.ablation, votes.image_size),
             "ties": self.terms.ties,
             "views": {
                 kind: {
@@ -290,8 +292,18 @@ def _curve(accuracy: pd.DataFrame) -> dict[str, list[Any]]:
 
 
 def _segments(ablation: Ablation, image_size: ImageSize) -> list[dict[str, list[list[int]]]]:
-    """The segments that mutants keep along each axis, in the order of the ballots."""
+    """The segments that mutants keep along each axis, in the order of the ballots; none for masks."""
+    if isinstance(ablation, Masks):
+        return []
     return [
         {"rows": [list(each) for each in part.rows], "columns": [list(each) for each in part.columns]}
         for part in ablation.parts(image_size)
     ]
+
+
+def _masks(ablation: Ablation, image_size: ImageSize) -> dict[str, Any] | None:
+    """The masks that pairs of mutants hide, as (top, height) and (left, width), and the patch they cover."""
+    if not isinstance(ablation, Masks):
+        return None
+    regions = [[list(mask.rows), list(mask.columns)] for mask in ablation.masks(image_size)]
+    return {"regions": regions, "patch": list(ablation.sides)}

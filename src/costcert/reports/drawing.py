@@ -1,26 +1,24 @@
-"""Drawings of single images as SVG: the patch on the image, the ballots, and the votes of the labels.
-
-The colours are those of Okabe and Ito. A page may set others for a dark background, by the names below.
-"""
+"""Drawings of single images as SVG: the patch on the image, the ballots, and the votes of the labels."""
 
 from __future__ import annotations
 
 import io
 from html import escape
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from costcert.geometry.ablations import Masks, Region
 from costcert.geometry.patches import OnePatch, Several
+from costcert.reports.colours import ATTACKER, EMPTY, OTHER, PAPER, QUIET, RIVALS, TRUE
 from costcert.reports.examples import Bar, Example
 from costcert.reports.figures.layout import shortened
 from costcert.reports.rendering import data_url
-
-TRUE, ATTACKER, OTHER = "var(--true, #0072B2)", "var(--attack, #D55E00)", "var(--other, #8b949e)"
-QUIET, PAPER, EMPTY = "var(--quiet, #5a616a)", "var(--paper, #fff)", "var(--soft, #f3f5f7)"
-# Colours of the strongest rivals, in order.
-RIVALS = ("#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+from costcert.reports.standing import Standing
+from costcert.reports.triangle import outlines, triangle
+from costcert.votes.table import Votes
 
 _SIDE = 224
 # With more ballots than this each would be thinner than a line.
@@ -35,24 +33,35 @@ def picture(example: Example, number: str) -> str:
     scale = _SIDE / max(height, width)
     tall, wide = height * scale, width * scale
     image = _image(example.pixels, wide, tall)
-    outlines = "".join(
+    patches = "".join(
         f'<rect x="{(left + piece.left) * scale:.1f}" y="{(top + piece.top) * scale:.1f}" '
         f'width="{piece.width * scale:.1f}" height="{piece.height * scale:.1f}" '
         f'fill="url(#hatch-{number})" stroke="{ATTACKER}" stroke-width="2"/>'
         for top, left in example.attack.places
         for piece in _single(example).pieces()
     )
-    strip, bottom = _strip(example, wide, tall + 10)
+    if isinstance(example.attack, Standing):
+
+        def colour(label: int) -> str:
+            return _colour(example, label)
+
+        masks = outlines(example, example.attack, scale, colour)
+        below, bottom = triangle(example, example.attack, wide, tall + 10, colour)
+    else:
+        masks = ""
+        below, bottom = _strip(example, wide, tall + 10)
     description = f"{example.name(example.truth)}, with the patch at its worst place and the ballots below"
     return (
         f'<svg viewBox="-2 -2 {_SIDE + 4} {bottom + 4:.0f}" fill="currentColor" role="img" '
         f'aria-label="{escape(description)}">'
-        f"{_hatch(number)}{image}{outlines}{strip}</svg>"
+        f"{_hatch(number)}{image}{patches}{masks}{below}</svg>"
     )
 
 
 def bars(example: Example, number: str) -> str:
     """Bars of the clean votes of the strongest labels, and the votes that the attacker adds.
+
+    Of masks, what the true label scores at least, and rivals with and without the patch at most.
 
     The numbers are in a column of their own, which the dashed line does not cross.
     """
@@ -79,13 +88,17 @@ def bars(example: Example, number: str) -> str:
     parts.append(
         f'<path class="level" d="M{level:.1f} 16V{bottom - 4}" stroke="currentColor" stroke-dasharray="3 3"/>'
     )
-    description = "Votes: " + ", ".join(f"{bar.name} {_count(bar)}" for bar in shown)
+    is_scored = isinstance(example.attack, Standing)
+    unit = "score + what the patch can add" if is_scored else "clean votes + the attacker’s"
+    description = f"{'Scores' if is_scored else 'Votes'}: " + ", ".join(
+        f"{bar.name} {_count(bar)}" for bar in shown
+    )
     return (
         f'<svg viewBox="0 0 {right} {bottom + 4}" fill="currentColor" role="img" '
         f'aria-label="{escape(description)}" font-size="13.5">'
         f"{_hatch(f'{number}-bars')}"
         f'<text x="{right}" y="10" text-anchor="end" fill="{QUIET}" font-size="12.5">'
-        f"clean votes + the attacker’s</text>{''.join(parts)}</svg>"
+        f"{unit}</text>{''.join(parts)}</svg>"
     )
 
 
@@ -96,8 +109,7 @@ def _strip(example: Example, wide: float, top: float) -> tuple[str, float]:
     if count > _MOST_DRAWN:
         text = f"{count:,} ballots, too many to draw"
         return f'<text x="0" y="{top + 12:.0f}" font-size="11" fill="{QUIET}">{text}</text>', top + 18
-    regions = votes.ablation.regions(votes.image_size)
-    starts = [region.columns.start for region in regions]
+    starts = [] if isinstance(votes.ablation, Masks) else _starts(votes)
     if len(set(starts)) == count > 1:
         cell = wide / votes.image_size[1]
         places = [start * cell for start in starts]
@@ -105,14 +117,13 @@ def _strip(example: Example, wide: float, top: float) -> tuple[str, float]:
     else:
         cell = wide / count
         places = [index * cell for index in range(count)]
-    colours = _colours(example)
     touched = set(example.attack.touched.tolist())
     cells = []
     for index, x in enumerate(places):
         label = int(votes.ballots[0, index])
-        colour = TRUE if label == example.truth else colours.get(example.name(label), OTHER)
         cells.append(
-            f'<rect x="{x:.2f}" y="{top:.0f}" width="{cell:.2f}" height="16" fill="{colour}" '
+            f'<rect x="{x:.2f}" y="{top:.0f}" width="{cell:.2f}" height="16" '
+            f'fill="{_colour(example, label)}" '
             f'stroke="{PAPER}" stroke-width="{min(1.0, cell / 8):.2f}"><title>{index}: '
             f"{escape(example.name(label))}</title></rect>"
         )
@@ -121,6 +132,16 @@ def _strip(example: Example, wide: float, top: float) -> tuple[str, float]:
                 f'<rect x="{x:.2f}" y="{top + 18:.0f}" width="{cell:.2f}" height="4" fill="{ATTACKER}"/>'
             )
     return "".join(cells), top + 22
+
+
+def _starts(votes: Votes) -> list[int]:
+    """The first column of each mutant."""
+    regions = cast(list[Region], votes.ablation.regions(votes.image_size))
+    return [region.columns.start for region in regions]
+
+
+def _colour(example: Example, label: int) -> str:
+    return TRUE if label == example.truth else _colours(example).get(example.name(label), OTHER)
 
 
 def _colours(example: Example) -> dict[str, str]:

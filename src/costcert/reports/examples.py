@@ -12,6 +12,7 @@ from costcert.certification.witnesses import Witness, strongest
 from costcert.errors import CostcertError
 from costcert.geometry.patches import OnePatch, Several, concrete
 from costcert.reports.results import Results
+from costcert.reports.standing import Standing, worst_standing
 from costcert.store.certificates import CertificatesSource
 from costcert.store.votes import VotesSource
 from costcert.votes.table import Votes
@@ -39,7 +40,7 @@ class Example:
     Args:
         reason: why it was chosen.
         votes: of this image only.
-        attack: the strongest one with `patch`.
+        attack: the strongest one with `patch`; where PatchCleanser reads votes of masks, what stands then.
         certified: rank and min-k by defender and spelling of the patch.
         pixels: [H, W, C] at the input of the model; None if the dataset was not passed.
     """
@@ -48,7 +49,7 @@ class Example:
     reason: str
     votes: Votes
     patch: OnePatch | Several
-    attack: Witness
+    attack: Witness | Standing
     certified: Mapping[tuple[str, str], tuple[int, int]]
     pixels: Pixels | None = None
 
@@ -68,6 +69,8 @@ class Example:
     def bars(self) -> list[Bar]:
         """The true label and its strongest rivals under the attack."""
         unit = self.votes.cap
+        if isinstance(self.attack, Standing):
+            return self._scored(self.attack)
         added = np.zeros(self.votes.num_classes, np.int64)
         np.add.at(added, self.attack.labels, self.attack.units)
         order = [label for label in np.argsort(-self.attack.scores, kind="stable") if label != self.truth]
@@ -80,6 +83,20 @@ class Example:
                 bool(label == self.truth),
             )
             for label in shown
+        ]
+
+    def _scored(self, stand: Standing) -> list[Bar]:
+        """What the true label scores at least, and what rivals score and can score with the patch."""
+        unit = self.votes.cap
+        rivals = [label for label in stand.rivals(self.truth)[:_RIVALS] if stand.most[label] > 0]
+        return [Bar(self.name(self.truth), stand.least / unit, 0.0, True)] + [
+            Bar(
+                self.name(label),
+                float(stand.scores[label]) / unit,
+                float(stand.most[label] - stand.scores[label]) / unit,
+                False,
+            )
+            for label in rivals
         ]
 
 
@@ -160,13 +177,16 @@ def examples(
             )
     wanted = concrete(patch, votes.image_size)
     ties = results.classifier.ties
+    has_rows = "patchcleanser" in results.defenders
     return [
         Example(
             name,
             reason,
             ballots[name],
             wanted,
-            strongest(ballots[name], 0, wanted, ties=ties),
+            worst_standing(ballots[name], 0, wanted)
+            if has_rows
+            else strongest(ballots[name], 0, wanted, ties=ties),
             certified[name],
             pictures.get(name),
         )

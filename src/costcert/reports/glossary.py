@@ -12,13 +12,13 @@ from costcert.reports.results import Results
 from costcert.reports.style import defender_title
 
 WORDS: Mapping[str, str] = {
-    "mutant": "A copy of the image of which only a small part, such as a strip of columns, is visible; the "
-    "network classifies every mutant by itself.",
+    "mutant": "A copy of the image of which only a small part, such as a strip of columns, is visible, or of "
+    "which one or two masks are hidden; the network classifies every mutant by itself.",
     "ballot": "What one mutant votes for. A hard ballot is one vote for the most likely label.",
     "soft ballot": "A ballot that divides its one vote among the few most likely labels.",
     "patch": "The pixels that an attacker may rewrite, such as a sticker: of a known size, anywhere in the "
     "image, with any content.",
-    "top k": "The k labels with the most votes.",
+    "top k": "The k labels that the defender ranks highest, most of them by votes.",
     "rank": "The place of the right label without a patch: 1 is first.",
     "clean": "The right label is in the top k without a patch. Clean accuracy is the share of such images.",
     "certified": "It is proved that the right label stays in the top k, whatever the patch shows and "
@@ -50,8 +50,9 @@ def glossary(runs: Sequence[Results], published: Published | None = None) -> lis
     """The words of every page, then the defenders of these runs and of the published numbers."""
     names = dict.fromkeys(defender for results in runs for defender in results.defenders)
     terms = {defender_title(name): _meaning(name) for name in names}
+    where = "In the paper" if published is None or published.source.table is not None else "As published"
     for defender in () if published is None else published.defenders:
-        terms.setdefault(defender.name, f"In the paper: {defender.description}")
+        terms.setdefault(defender.name, f"{where}: {defender.description}")
     return [Term(*each) for each in (*WORDS.items(), *terms.items())]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costcert import __version__
+from costcert.geometry.ablations import Masks
 from costcert.reports import drawing, summary
 from costcert.reports.examples import Example, just_misses
 from costcert.reports.figures import ReportFigure, as_bytes, title_and_note
@@ -16,6 +17,7 @@ from costcert.reports.patch_names import share, size, size_and_share, sticker
 from costcert.reports.published import Published
 from costcert.reports.rendering import data_url, render
 from costcert.reports.results import CLASS_KS, Results
+from costcert.reports.standing import Standing
 from costcert.reports.style import defender_title
 from costcert.reports.summary import Headline
 from costcert.reports.tables import PaperTable, paper_table
@@ -82,6 +84,7 @@ def page(
         ],
         terms=by_name(terms),
         version=__version__,
+        is_masks=isinstance(main.classifier.ablation, Masks),
         is_soft=main.classifier.soft is not None,
         is_uncertain=main.manifest.get("epsilon") is not None or bool(main.manifest.get("tau")),
         ties=main.classifier.ties,
@@ -223,6 +226,7 @@ def _section(run: RunSection, number: int, name: str) -> dict[str, Any]:
             for index, example in enumerate(run.examples)
         ],
         "num_classes": results.num_classes,
+        "has_rows": any(isinstance(example.attack, Standing) for example in run.examples),
     }
 
 
@@ -236,6 +240,8 @@ def _min_k(example: Example, defender: str, patch: str, num_classes: int) -> str
 
 def _sentence(example: Example) -> str:
     """What the strongest attack on this image achieves."""
+    if isinstance(example.attack, Standing):
+        return _standing_sentence(example, example.attack)
     budget, mutants = len(example.attack.touched), example.votes.num_mutants
     patch = sticker(str(example.patch), example.votes.image_size)
     name = example.name(example.truth)
@@ -250,6 +256,26 @@ def _sentence(example: Example) -> str:
             else f"the promise is the top {example.lifted + 1:,}."
         )
     return f"At its worst place the {patch} touches {budget} of {mutants} votes; {end}"
+
+
+def _standing_sentence(example: Example, stand: Standing) -> str:
+    """What stands of this image under masks, whatever the patch shows."""
+    patch = sticker(str(example.patch), example.votes.image_size)
+    name = example.name(example.truth)
+    masks = "one mask hides" if len(stand.safe) == 1 else f"{len(stand.safe)} masks hide"
+    start = f"At its worst place {masks} the {patch}; "
+    if not stand.least:
+        return f"{start}what it shows may leave “{name}” without a score, so there is no promise."
+    start += f"whatever it shows, “{name}” scores at least {stand.least / example.votes.cap:.2g} of 1"
+    if example.lifted == 0:
+        return f"{start}, which no rival can reach, so it stays first."
+    rivals = "one rival" if example.lifted == 1 else f"{example.lifted:,} rivals"
+    end = (
+        "there is no promise."
+        if example.lifted + 1 >= example.votes.num_classes
+        else f"the promise is the top {example.lifted + 1:,}."
+    )
+    return f"{start}, which {rivals} can reach, so {end}"
 
 
 def facts(results: Results) -> list[tuple[str, str]]:

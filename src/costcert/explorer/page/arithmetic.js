@@ -1,6 +1,8 @@
 // What a sticker at one place can do, in integers: the same formulas as costcert/defenders;
 // tests/explorer/test_explorer.py compares the two. It runs on every movement, without a request to the service.
 
+import { distinctStarts, pairsTouched, standing } from "./pairs.js";
+
 // Whether a segment of `length` pixels from `start`, which may wrap around the axis, overlaps `extent` pixels from `first`.
 export function overlaps(start, length, first, extent, axis) {
   const ahead = (((first - start) % axis) + axis) % axis;
@@ -9,6 +11,7 @@ export function overlaps(start, length, first, extent, axis) {
 
 // T_p: 1 for every mutant whose kept region the patch touches.
 export function touched(geometry, patch) {
+  if (geometry.masks) return pairsTouched(geometry.masks.regions, patch);
   const isTouched = new Uint8Array(geometry.mutants);
   let mutant = 0;
   for (const part of geometry.parts) {
@@ -141,8 +144,9 @@ export function distinctPlaces(geometry, height, width) {
     }
     return [...seen.values()];
   };
-  const tops = starts(geometry.height, height, "rows");
-  const lefts = starts(geometry.width, width, "columns");
+  const { masks } = geometry;
+  const tops = masks ? distinctStarts(masks.regions, 0, geometry.height, height) : starts(geometry.height, height, "rows");
+  const lefts = masks ? distinctStarts(masks.regions, 1, geometry.width, width) : starts(geometry.width, width, "columns");
   return { tops, lefts, count: tops.length * lefts.length };
 }
 
@@ -166,18 +170,23 @@ export function maskWindows(geometry, height, width, places) {
   return windows;
 }
 
-// The most clean votes for each label within one window.
+// The most clean units for each label within one window.
 function bestWindowVotes(election, isTouched, windows) {
-  const best = new Int32Array(election.classes);
-  const count = new Int32Array(election.classes);
+  const { classes, spread, labels, units, unknown } = election;
+  const best = new Float64Array(classes);
+  const count = new Float64Array(classes);
   for (const mutants of windows) {
     for (const i of mutants) {
-      if (isTouched[i] || election.unknown[i]) continue;
-      const y = election.hard[i];
-      count[y] += 1;
-      if (count[y] > best[y]) best[y] = count[y];
+      if (isTouched[i] || unknown[i]) continue;
+      for (let s = i * spread; s < (i + 1) * spread; s++) {
+        const y = labels[s];
+        count[y] += units ? units[s] : 1;
+        if (count[y] > best[y]) best[y] = count[y];
+      }
     }
-    for (const i of mutants) count[election.hard[i]] = 0;
+    for (const i of mutants) {
+      if (!unknown[i]) for (let s = i * spread; s < (i + 1) * spread; s++) count[labels[s]] = 0;
+    }
   }
   return best;
 }
@@ -200,21 +209,22 @@ function enclosingWindow(isTouched, windows) {
   return larger;
 }
 
-// PatchGuard, and with `shareBudget` CostCert over its masks. For hard ballots only.
+// PatchGuard, and with `shareBudget` CostCert over its masks, which has a price for hard ballots only.
 export function maskedPosition(election, place, label, windows, shareBudget) {
   const isTouched = enclosingWindow(place, windows);
   const { clean, mutants } = cleanVotes(election, isTouched);
   const masked = bestWindowVotes(election, isTouched, windows);
-  const lowest = clean[label] - masked[label];
+  const shift = election.tau * mutants;
+  const lowest = Math.max(0, clean[label] - masked[label] - shift) - shift;
   let size = 0;
   for (let i = 0; i < election.mutants; i++) size += isTouched[i];
   const unknown = election.mutants - mutants - size;
   const costs = [];
   for (let y = 0; y < election.classes; y++) {
     const score = lowest + tieUnit(election, y, label);
-    if (y !== label && clean[y] + unknown >= score) costs.push(Math.max(0, score - clean[y] + masked[y]));
+    if (y !== label && clean[y] + election.cap * unknown >= score) costs.push(Math.max(0, score - clean[y] + masked[y]));
   }
-  if (!shareBudget) return costs.length + 1;
+  if (!shareBudget || election.units) return costs.length + 1;
   costs.sort((a, b) => a - b);
   let budget = size + unknown;
   let lifted = 0;
@@ -223,7 +233,7 @@ export function maskedPosition(election, place, label, windows, shareBudget) {
 }
 
 // The worst position of the label with the sticker at this place, per defender; null where it is not computed here.
-export function positions(election, isTouched, label, { budget, windows, defenders }) {
+export function positions(election, isTouched, label, { budget, windows, defenders, masks }) {
   const found = {};
   for (const name of defenders) {
     if (name === "costcert") found[name] = attack(election, isTouched, label).position;
@@ -231,17 +241,24 @@ export function positions(election, isTouched, label, { budget, windows, defende
     else if (name === "drs") found[name] = pairwisePosition(election, null, label, 2 * election.cap * budget);
     else if (windows && name === "patchguard") found[name] = maskedPosition(election, isTouched, label, windows, false);
     else if (windows && name === "costcert-masks") found[name] = maskedPosition(election, isTouched, label, windows, true);
+    else if (masks && name === "patchcleanser") found[name] = standing(election, masks.regions.length, isTouched, label).position;
     else found[name] = null;
   }
   return found;
 }
 
-// The place where CostCert's attacker lifts the most rivals, and comes nearest to lifting one more.
-export function worstPlace(election, geometry, height, width, label, places) {
+// The place where CostCert's attacker lifts the most rivals, and comes nearest to lifting one more; with `rows` the place where
+// most rivals can reach the label in votes of masks.
+export function worstPlace(election, geometry, height, width, label, places, rows = false) {
   let best = null;
   for (const { patch, isTouched } of eachPlace(geometry, height, width, places)) {
-    const { position, next, left, nextGap } = attack(election, isTouched, label);
-    const margin = next === null ? 0 : left - nextGap;
+    let found;
+    if (rows) found = standing(election, geometry.masks.regions.length, isTouched, label);
+    else {
+      const { position, next, left, nextGap } = attack(election, isTouched, label);
+      found = { position, margin: next === null ? 0 : left - nextGap };
+    }
+    const { position, margin } = found;
     if (best === null || position > best.position || (position === best.position && margin > best.margin)) {
       best = { patch, position, margin };
     }

@@ -9,6 +9,8 @@ import { decimals, sizeText, votesText } from "./numbers.js";
 import { drawBars, drawBudget, drawDefenders, drawVerdict, element } from "./ranking.js";
 import { RequestError, encodeId, get, post, postFile, sendToken } from "./service.js";
 import { addStickerListeners, drawStage, drawStrips, stripsCaption } from "./stage.js";
+import { standing } from "./pairs.js";
+import { TRIANGLE_CAPTION, asResult, drawMasks, drawRows, drawTriangle } from "./triangle.js";
 
 const $ = (id) => document.getElementById(id);
 // Colours of Okabe and Ito for the strongest rivals, strongest first.
@@ -65,19 +67,26 @@ function prepareSize() {
 export function draw() {
   if (!state.election) return 0;
   const start = performance.now();
+  const { masks } = state.geometry;
   const isTouched = touched(state.geometry, state);
-  const result = attack(state.election, isTouched, state.label);
+  const stand = readsRows() ? standing(state.election, masks.regions.length, isTouched, state.label) : null;
+  const result = stand ? asResult(stand, state.label) : attack(state.election, isTouched, state.label);
   const here = positions(state.election, isTouched, state.label, {
     budget: state.table ? state.table.budget : 0,
     windows: state.windows,
     defenders: state.about.views[state.view].defenders,
+    masks,
   });
   // DRS needs the budget, which comes with the table.
   if (!state.table) here.drs = null;
   drawStage(state);
-  drawStrips(state, isTouched, rewrittenLabels(state.election, isTouched, result), colour);
+  if (masks) {
+    drawTriangle(state, stand, isTouched, colour);
+    drawMasks(state, stand, colour);
+  } else drawStrips(state, isTouched, rewrittenLabels(state.election, isTouched, result), colour);
   drawBars(state, result, colour);
-  drawBudget(state, result, colour);
+  if (stand) drawRows(state, stand);
+  else drawBudget(state, result, colour);
   drawVerdict(state, result, here, state.anywhere);
   drawDefenders(state, here, state.anywhere);
   return performance.now() - start;
@@ -128,6 +137,9 @@ function drawAccuracy() {
   const sides = new Map(state.about.sides.map((side) => [side, accuracies.get(`${state.view} square:${side}`)]));
   drawCurves(state, accuracies.get(`${state.view} ${patchName()}`), sides);
 }
+
+// Whether the chosen defender reads the rows of masks instead of counting votes.
+const readsRows = () => state.geometry.masks !== null && state.defender === "patchcleanser";
 
 const isUpload = () => state.upload !== null;
 
@@ -264,9 +276,9 @@ async function moveToWorstPlace() {
   await showErrors(async () => {
     let place;
     if (state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK) {
-      place = worstPlace(state.election, state.geometry, state.height, state.width, state.label, state.places).patch;
+      place = worstPlace(state.election, state.geometry, state.height, state.width, state.label, state.places, readsRows()).patch;
     } else {
-      const [{ attack: found }] = (await post("/certify", { ...certifyRequest(true), defenders: ["costcert"] })).certificates;
+      const [{ attack: found }] = (await post("/certify", { ...certifyRequest(true), defenders: [readsRows() ? state.defender : "costcert"] })).certificates;
       place = found;
     }
     // Along an axis where all places are equal the sticker does not move.
@@ -278,7 +290,7 @@ async function moveToWorstPlace() {
 
 function fillControls() {
   const { about } = state;
-  const [height, width] = about.image_size;
+  const [height, width] = state.longest;
   const setMax = (id, value) => ($(id).max = value);
   setMax("size", Math.max(1, Math.min(height, width)));
   setMax("height", height);
@@ -345,7 +357,7 @@ function addListeners() {
     onResize();
   });
   $("square").addEventListener("change", () => {
-    const [height, width] = state.about.image_size;
+    const [height, width] = state.longest;
     $("height-label").hidden = square();
     $("size-name").textContent = square() ? "Side" : "Width";
     $("size").setAttribute("aria-label", `Sticker ${square() ? "side" : "width"} in pixels`);
@@ -411,12 +423,15 @@ function addListeners() {
 function fillTexts() {
   const { about } = state;
   const parts = about.ablation.startsWith("blocks") ? "blocks" : about.ablation.includes("+") ? "parts" : "strips";
-  $("lead").textContent =
-    `The classifier sees it in ${about.num_mutants.toLocaleString("en")} ${parts}, and each of them votes for a label. ` +
+  const copies = about.num_mutants.toLocaleString("en");
+  $("lead").textContent = about.masks
+    ? `The classifier sees ${copies} copies of it, each with one or two of ${about.masks.regions.length} masks over it, and each of them votes for a label. ` +
+      "A sticker cannot change the copies that hide it. Can it push the right label out of the top k?"
+    : `The classifier sees it in ${copies} ${parts}, and each of them votes for a label. ` +
     "The attacker controls the votes of all parts that the sticker touches. Can it push the right label out of the top k?";
   $("footer").textContent = `costcert ${about.version} · ${about.name} · ${about.ablation} on ${about.image_size.join(" × ")} px` +
     `${about.model_name ? ` · ${about.model_name}` : ""} · ties ${about.ties === "against" ? "count against the label" : "go to the lowest label"} · nothing leaves this machine`;
-  $("strips-caption").textContent = stripsCaption(state.geometry);
+  $("strips-caption").textContent = about.masks ? TRIANGLE_CAPTION : stripsCaption(state.geometry);
 }
 
 // A good example: predicted correctly, and certified at this k but not at k = 1.
@@ -442,7 +457,9 @@ async function start() {
   const [height, width] = about.image_size;
   state.rows = new Map(state.images.ids.map((id, row) => [id, row]));
   state.name = (label) => (about.class_names ? about.class_names[label] : `class ${label}`);
-  state.geometry = { height, width, parts: about.parts, mutants: about.num_mutants };
+  state.geometry = { height, width, parts: about.parts, masks: about.masks, mutants: about.num_mutants };
+  // Masks say nothing about a sticker larger than the one they were made for.
+  state.longest = about.masks ? about.masks.patch : about.image_size;
   state.upload = null;
   state.view = Object.keys(about.views)[0];
   state.defender = about.views[state.view].defenders[0];

@@ -63,6 +63,8 @@ export function drawBars(state, result, colour) {
 export function drawBudget(state, result, colour) {
   const { cap } = state.election;
   const total = asVotes(result.budget, cap);
+  $("budget-title").textContent = "How the attacker spends";
+  $("budget-bar").hidden = false;
   $("budget").textContent = result.budget === cap ? "its 1 vote" : `its ${total} votes`;
   const spent = [];
   const pieces = [];
@@ -103,13 +105,13 @@ export function drawVerdict(state, result, here, anywhere) {
   const { title, meaning } = state.about.defenders[defender];
   const classes = state.about.num_classes;
   const name = `“${state.name(state.label)}”`;
-  const controlled = result.budget / state.election.cap;
+  const held = result.held || `The sticker holds ${result.budget / state.election.cap} of ${state.election.mutants} votes`;
   const safe = (position) => position <= k && isPromise(position, classes);
   const line = $("here");
   const place = here[defender];
   line.replaceChildren();
   if (place === null || place === undefined) {
-    line.append(`The sticker holds ${controlled} of ${state.election.mutants} votes here. `);
+    line.append(`${held} here. `);
     line.append(`${title} is computed only for all places together: they are too many to try while dragging.`);
   } else {
     line.append(element("span", { className: safe(place) ? "yes" : "no", textContent: safe(place) ? "✓ Safe here. " : "✗ Not safe here. " }));
@@ -118,7 +120,7 @@ export function drawVerdict(state, result, here, anywhere) {
       : place === 1
         ? "ends first under any attack"
         : `ends ${ordinal(place)} at worst${safe(place) ? ` and stays in the ${topK(k)}` : `, out of the ${topK(k)}`}`;
-    line.append(`The sticker holds ${controlled} of ${state.election.mutants} votes; ${name} ${end}.`);
+    line.append(`${held}; ${name} ${end}.`);
   }
   const far = $("anywhere");
   far.replaceChildren();
@@ -149,6 +151,7 @@ export function drawVerdict(state, result, here, anywhere) {
   $("label-note").hidden = state.labelOrigin === "true";
   $("explained").textContent = meaning ? `${title}: ${meaning}` : "";
   $("bars-caption").textContent =
+    result.captioned ||
     "Solid: votes the sticker does not touch. Hatched: votes the attacker gives. A label that reaches the dashed line passes.";
 }
 

@@ -1,4 +1,7 @@
-"""The numbers of the paper as printed, for comparison with a run; one JSON file per dataset."""
+"""Published numbers, for comparison with a run: those of the paper as printed, and of other systems.
+
+One JSON file per dataset of the paper, and one for the systems that others published on ImageNet.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,32 @@ from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.patches import Square
 from costcert.geometry.sizes import ImageSize, as_image_size
 
+# What the paper has results on, and the numbers of other systems.
 DATASETS = ("imagenet", "gtsrb", "cifar100")
+PEERS = ("imagenet-peers",)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The paper and the table that contain the numbers."""
+    """The paper and the table that contain the numbers, or a list of several papers' numbers."""
 
     authors: tuple[str, ...]
     title: str
     venue: str
-    table: int
+    table: int | None
 
     @property
     def short(self) -> str:
+        if self.table is None:
+            return self.title
         return f"{self.authors[0].split()[-1]} et al., Table {self.table}"
 
+    @property
+    def full(self) -> str:
+        return str(self) if self.table is None else f"{self}, Table {self.table}"
+
     def __str__(self) -> str:
-        authors = f"{', '.join(self.authors[:-1])} and {self.authors[-1]}"
+        authors = " and ".join([", ".join(self.authors[:-1]), self.authors[-1]]).removeprefix(" and ")
         return f"{authors}: {self.title}. {self.venue}"
 
 
@@ -51,12 +62,13 @@ class PublishedPatch(NamedTuple):
 
 @dataclass(frozen=True)
 class PublishedDefender:
-    """A defender of the paper.
+    """A defender of the paper, or a system of others.
 
     Args:
         name: as in the table of the paper.
-        defender: the name of the same certification in this package.
+        defender: the name of the same certification in this package, if it has it.
         ablation: None for numbers that the paper takes from other papers.
+        cited: a short name of where its numbers come from, if that is not the source of all.
     """
 
     name: str
@@ -64,15 +76,16 @@ class PublishedDefender:
     model: str
     ablation: str | None
     description: str
+    cited: str | None = None
 
 
 @dataclass(frozen=True)
 class Published:
-    """The numbers of one dataset in one table of the paper.
+    """The numbers of one dataset in one table.
 
     Args:
         shares: clean and certified accuracy by (name of the defender, metric, spelling of the patch, k).
-            None where the paper prints n/a; without an entry where the paper has no row.
+            None where it prints n/a; without an entry where it has no row.
     """
 
     dataset: str
@@ -86,6 +99,10 @@ class Published:
     defenders: tuple[PublishedDefender, ...]
     shares: Mapping[tuple[str, str, str, int], float | None]
 
+    def cited(self, defender: PublishedDefender) -> str:
+        """Where the numbers of a defender come from, in a few words."""
+        return defender.cited or self.source.short
+
     def passes(self, defender: PublishedDefender) -> int | None:
         """Mutants per image; None where the paper does not specify the ablation."""
         if defender.ablation is None:
@@ -95,11 +112,12 @@ class Published:
 
 @cache
 def published(dataset: str) -> Published:
-    """The numbers of the paper on `imagenet`, `gtsrb` or `cifar100`."""
-    if dataset not in DATASETS:
+    """The numbers of the paper on `imagenet`, `gtsrb` or `cifar100`; `imagenet-peers` are other systems."""
+    known = (*DATASETS, *PEERS)
+    if dataset not in known:
         raise SpellingError(
-            f"the paper has no results on {dataset!r}{nearest(dataset.lower(), DATASETS)}: use one of "
-            f"{', '.join(DATASETS)}"
+            f"the paper has no results on {dataset!r}{nearest(dataset.lower(), known)}: use one of "
+            f"{', '.join(known)}"
         )
     text = resources.files(__name__).joinpath(f"{dataset}.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)

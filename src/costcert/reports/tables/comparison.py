@@ -144,7 +144,7 @@ def _of_paper(published: Published, ks: list[int], pairs: Mapping[int, int]) -> 
         if cells:
             entries.append(
                 Entry(
-                    run=published.source.short,
+                    run=published.cited(defender),
                     model=defender.model,
                     data=str(Data.published(published)),
                     defender=defender.defender,
@@ -165,7 +165,8 @@ def _sources(published: Published, rows: Sequence[Entry]) -> list[str]:
         for defender in published.defenders
         if defender.name in names
     ]
-    source = f"{published.source.short}: {published.source}; {Data.published(published)}"
+    cited = "" if published.source.table is None else f"{published.source.short}: "
+    source = f"{cited}{published.source}; {Data.published(published)}"
     return [f"{source}. {'; '.join(descriptions)}."] if descriptions else []
 
 

@@ -56,7 +56,7 @@ def tidy_rows(
 def _published_rows(published: Published, ks: Sequence[int]) -> list[dict[str, Any]]:
     return [
         {
-            "run": published.source.short,
+            "run": published.cited(defender),
             "is_published": True,
             "model": defender.model,
             "data": Data.published(published).name,
@@ -102,7 +102,7 @@ def json_text(
     content = {
         "format": FORMAT,
         "confidence": confidence,
-        "published": None if published is None else f"{published.source}, Table {published.source.table}",
+        "published": None if published is None else published.source.full,
         "accuracy": tidy_rows(results, ks, published, confidence),
     }
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
