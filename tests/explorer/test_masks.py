@@ -1,4 +1,4 @@
-"""Votes of masks on the page of `costcert explore`: the triangle, and what it says equals what the library computes."""
+"""Votes of masks on the page of `costcert explore`: the triangle, and that it says what the library does."""
 
 import numpy as np
 import pytest
@@ -163,7 +163,8 @@ def test_the_triangle_is_drawn(visit, address, width, scheme):
     page = visit(address, width=width, scheme=scheme)
     colours = page.evaluate(
         """() => { const c = document.querySelector("#strips canvas"), pen = c.getContext("2d");
-            const at = (i, j) => [...pen.getImageData((j + 0.25) * c.width / 9, (i + 0.8) * c.height / 9, 1, 1).data];
+            const cell = (i, j) => [(j + 0.25) * c.width / 9, (i + 0.8) * c.height / 9];
+            const at = (i, j) => [...pen.getImageData(...cell(i, j), 1, 1).data];
             return {above: at(0, 8), below: at(8, 0)}; }"""
     )
     assert colours["above"][3] > 0

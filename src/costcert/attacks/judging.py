@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from costcert.certification.deployment import Deployed
-from costcert.geometry.ablations import Region
+from costcert.geometry.ablations import Kept
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.touch import touched
 from costcert.models.classifier import Ballots, Classifier, Logits, Pixels
@@ -66,7 +66,7 @@ class _Prepared(Classifier):
         pixels = np.array(image, dtype=np.uint8)
         return pixels[..., None] if pixels.ndim == 2 else pixels
 
-    def logits(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+    def logits(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         return self._model.logits(images, regions)
 
     def metadata(self) -> Mapping[str, Any]:
