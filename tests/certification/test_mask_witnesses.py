@@ -100,7 +100,7 @@ def test_rivals_share_ballots(rivals):
 
 
 def test_where_rivals_are_in_each_others_way_the_bound_is_not_attained():
-    """Under mask 0, two rivals need mask 7 and two mask 8; the mutant without both has three units, not four."""
+    """Under mask 0, two rivals need mask 7 and two mask 8; the mutant without both has three units."""
     given = {(0, 7): [1, 1, 1, 0, 0], (0, 8): [1, 0, 0, 1, 1]}
     votes = votes_by(lambda i, j: given.get((i, j), [1, 0, 0, 0, 0]), 5, cap=3)
     assert cc.certify(votes, 1).min_k("patchcleanser", 1)[0] == 5
