@@ -15,7 +15,7 @@ from costcert.geometry.touch import touched
 
 # The palette of Okabe and Ito, which colour-blind readers can distinguish; touched mutants are also dashed.
 CLEAN, TOUCHED, PATCH, TRUTH = "#0072B2", "#E69F00", "#D55E00", "#009E73"
-INK, PAPER, LINE = "#1b1f24", "#ffffff", "#c9ced6"
+INK, PAPER, LINE, MASK = "#1b1f24", "#ffffff", "#c9ced6", "#6b737d"
 
 
 def text(
@@ -334,10 +334,7 @@ def masking() -> str:
     top, left = 2, 5
     regions, table = masks.masks(size), masks.table()
     covered = np.array(
-        [
-            not region.pixels(size)[top : top + 3, left : left + 3].any()
-            for region in masks.regions(size)
-        ]
+        [not region.pixels(size)[top : top + 3, left : left + 3].any() for region in masks.regions(size)]
     )
     safe = [row for row in range(masks.num_masks) if covered[table[row]].all()]
     (row,) = safe
@@ -358,16 +355,14 @@ def masking() -> str:
                 height * cell - 2 * inset,
                 fill=CLEAN if hides else "none",
                 opacity=0.22,
-                stroke=CLEAN if hides else LINE,
+                stroke=CLEAN if hides else MASK,
                 line=3 if hides else 1.5,
                 dashed=not hides,
             )
         )
     parts.append(box(x + left * cell, y + top * cell, 3 * cell, 3 * cell, fill=PATCH, opacity=0.85))
     parts.append(
-        text(
-            x + (left + 1.5) * cell, y + (top + 1.5) * cell + 5, "patch", anchor="middle", colour=PAPER
-        )
+        text(x + (left + 1.5) * cell, y + (top + 1.5) * cell + 5, "patch", anchor="middle", colour=PAPER)
     )
     x, side = 390.0, 30.0
     parts.append(text(x, y - 14, "mutant (i, j) hides masks i and j"))
@@ -396,9 +391,18 @@ def masking() -> str:
     parts.append(text(x, y + 9 * side - 2, "the safe row", size=13))
     bottom = y + 12 * cell + 32
     parts += legend(24, bottom)
-    remark = f"Mask {row} alone hides the patch, so all {count} mutants of row {row} are clean: the row is safe."
+    remark = (
+        f"Mask {row} alone hides the patch, so all {count} mutants of row {row} are clean: the row is safe."
+    )
     parts.append(text(24, bottom + 34, remark))
-    return card(700, int(bottom + 54), title, parts)
+    others = [
+        (i, j) for i in range(count) for j in range(i, count) if covered[table[i, j]] and row not in (i, j)
+    ]
+    ((i, j),) = others
+    parts.append(
+        text(24, bottom + 56, f"Masks {i} and {j} hide it only together: mutant ({i}, {j}) is clean, too.")
+    )
+    return card(700, int(bottom + 76), title, parts)
 
 
 def figures() -> dict[str, str]:
