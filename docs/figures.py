@@ -15,7 +15,7 @@ from costcert.geometry.touch import touched
 
 # The palette of Okabe and Ito, which colour-blind readers can distinguish; touched mutants are also dashed.
 CLEAN, TOUCHED, PATCH, TRUTH = "#0072B2", "#E69F00", "#D55E00", "#009E73"
-INK, PAPER, LINE = "#1b1f24", "#ffffff", "#c9ced6"
+INK, PAPER, LINE, MASK = "#1b1f24", "#ffffff", "#c9ced6", "#6b737d"
 
 
 def text(
@@ -328,6 +328,83 @@ def panda() -> str:
     return card(820, 330, "How CostCert certifies a list", parts)
 
 
+def masking() -> str:
+    """Nine masks on the image, and the pairs of them as a triangle with the safe row."""
+    masks, size, cell = cc.Masks(3, patch=3), (12, 12), 24.0
+    top, left = 2, 5
+    regions, table = masks.masks(size), masks.table()
+    covered = np.array(
+        [not region.pixels(size)[top : top + 3, left : left + 3].any() for region in masks.regions(size)]
+    )
+    safe = [row for row in range(masks.num_masks) if covered[table[row]].all()]
+    (row,) = safe
+    title = "masks:3/patch=3 on a 12 x 12 image: 9 masks, 45 mutants"
+    x, y = 24.0, 84.0
+    parts = [text(24, 34, title, weight=600), text(x, y - 14, "the image, the patch and the masks")]
+    parts.append(grid(x, y, 12, 12, cell))
+    for number, mask in enumerate(regions):
+        (mask_top, height), (mask_left, width) = mask.rows, mask.columns
+        hides = number == row
+        # Drawn a little inside, so that masks that overlap can be told apart.
+        inset = 3 if hides else 2 + number % 3
+        parts.append(
+            box(
+                x + mask_left * cell + inset,
+                y + mask_top * cell + inset,
+                width * cell - 2 * inset,
+                height * cell - 2 * inset,
+                fill=CLEAN if hides else "none",
+                opacity=0.22,
+                stroke=CLEAN if hides else MASK,
+                line=3 if hides else 1.5,
+                dashed=not hides,
+            )
+        )
+    parts.append(box(x + left * cell, y + top * cell, 3 * cell, 3 * cell, fill=PATCH, opacity=0.85))
+    parts.append(
+        text(x + (left + 1.5) * cell, y + (top + 1.5) * cell + 5, "patch", anchor="middle", colour=PAPER)
+    )
+    x, side = 390.0, 30.0
+    parts.append(text(x, y - 14, "mutant (i, j) hides masks i and j"))
+    for i in range(masks.num_masks):
+        parts.append(text(x - 8 + i * side, y + i * side + 20, str(i), size=12, anchor="end"))
+        for j in range(i, masks.num_masks):
+            clean = bool(covered[table[i, j]])
+            parts.append(
+                box(
+                    x + j * side + 2,
+                    y + i * side + 2,
+                    side - 4,
+                    side - 4,
+                    fill=CLEAN if clean else TOUCHED,
+                    opacity=0.9 if clean else 0.45,
+                    stroke=CLEAN if clean else PATCH,
+                    dashed=not clean,
+                    line=1.5,
+                )
+            )
+    count = masks.num_masks
+    corners = [(row, 0), (row + 1, 0), (row + 1, row), (count, row), (count, row + 1), (row, row + 1)]
+    path = "L".join(f"{x + a * side:g} {y + b * side:g}" for a, b in corners)
+    parts.append(f'<path d="M{path}Z" fill="none" stroke="{INK}" stroke-width="3"/>')
+    parts.append(text(x, y + 9 * side - 20, f"framed: row {row},", size=13))
+    parts.append(text(x, y + 9 * side - 2, "the safe row", size=13))
+    bottom = y + 12 * cell + 32
+    parts += legend(24, bottom)
+    remark = (
+        f"Mask {row} alone hides the patch, so all {count} mutants of row {row} are clean: the row is safe."
+    )
+    parts.append(text(24, bottom + 34, remark))
+    others = [
+        (i, j) for i in range(count) for j in range(i, count) if covered[table[i, j]] and row not in (i, j)
+    ]
+    ((i, j),) = others
+    parts.append(
+        text(24, bottom + 56, f"Masks {i} and {j} hide it only together: mutant ({i}, {j}) is clean, too.")
+    )
+    return card(700, int(bottom + 76), title, parts)
+
+
 def figures() -> dict[str, str]:
     """All figures, by file name."""
     return {
@@ -344,6 +421,7 @@ def figures() -> dict[str, str]:
         ),
         "geometry-blocks.svg": blocks(),
         "geometry-price.svg": price(),
+        "geometry-masks.svg": masking(),
     }
 
 
