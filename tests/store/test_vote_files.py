@@ -224,7 +224,7 @@ def test_a_csv_says_how_the_ballots_of_its_mutants_are_named(tmp_path, name):
     with pytest.raises(CostcertError) as raised:
         cc.read_votes(path, ablation="columns:1", num_classes=2, image_size=(1, 1))
     assert str(raised.value) == (
-        f"{path} has a column {name!r}, which votes in a .csv do not have: leave it out, or name it as one of "
-        "image_id, truth, unread, ballot_0, ballot_1, ..., margin_0, margin_1, ..., cut_0, cut_1, ..., known_0, "
-        "known_1, ..."
+        f"{path} has a column {name!r}, which votes in a .csv do not have: leave it out, or name it as one "
+        "of image_id, truth, unread, ballot_0, ballot_1, ..., margin_0, margin_1, ..., cut_0, cut_1, ..., "
+        "known_0, known_1, ..."
     )
