@@ -85,7 +85,11 @@ def address(session, deployed):
 
 @pytest.fixture
 def page(visit, address):
-    return visit(address)
+    """The page with the hard ballots, whose sums are whole numbers."""
+    page = visit(address)
+    page.select_option("#view", "hard")
+    settled(page)
+    return page
 
 
 # The arithmetic of the page against the library
@@ -264,6 +268,8 @@ def drag_to(page, top, left):
 def test_dragging_shows_the_attack_at_that_place(visit, address, votes):
     # Chromium warns about canvases that are read often, as this test does.
     page = visit(address, complaints=["willReadFrequently"])
+    page.select_option("#view", "hard")
+    settled(page)
     hard = votes.hard()
     row = votes.image_ids.tolist().index(state(page, "image"))
     side, truth = state(page, "width"), int(votes.truth[row])
@@ -318,7 +324,8 @@ def shown_accuracy(page):
     return {key.get_attribute("data-defender"): key.locator("b").inner_text() for key in keys}
 
 
-def test_soft_votes_are_shown_as_they_were_cast_and_the_page_says_so(page, votes):
+def test_soft_votes_are_shown_as_they_were_cast_and_the_page_says_so(visit, address, votes):
+    page = visit(address)
     note = page.locator("#view-note")
     assert page.input_value("#view") == state(page, "view") == "soft"
     assert note.inner_text() == "Counted with soft ballots, as they were cast."

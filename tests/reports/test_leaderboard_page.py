@@ -28,7 +28,7 @@ def test_certified_columns_are_in_view(tmp_path, width):
         for seed, name in enumerate(("baseline", "with a rather long name", "third"))
     ]
     out = tmp_path / "board.html"
-    out.write_text(table_page(leaderboard(runs, range(1, 6)), "Leaderboard"), encoding="utf-8")
+    out.write_text(table_page(leaderboard(runs, range(1, 6)), "Leaderboard", runs=runs), encoding="utf-8")
     with opened(out.as_uri(), width=width) as (page, heard):
         assert heard["complaints"] == []
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
@@ -45,3 +45,9 @@ def test_certified_columns_are_in_view(tmp_path, width):
         heights = page.evaluate("""() => [...document.querySelectorAll('.paper-table tbody tr')].map(
             row => row.getBoundingClientRect().height)""")
         assert max(heights) < 130
+        # The names of defenders are explained, and not broken inside a word.
+        explained = tables.first.locator("tbody th a.term", has_text="PatchGuard").first
+        assert "window" in explained.get_attribute("title")
+        assert explained.evaluate("each => each.getClientRects().length") == 1
+        explained.click()
+        assert page.locator("#glossary dt:target").inner_text() == "PatchGuard"

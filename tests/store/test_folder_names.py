@@ -28,9 +28,8 @@ def test_a_folder_that_is_there_keeps_its_name(tmp_path):
         ([], "a.XLSX ends in .XLSX: votes are written to a folder"),
         ([".json"], "a.XLSX ends in .XLSX: votes are written to a file that ends in .json, or to a folder"),
         (
-            [".npz", ".csv", ".json"],
-            "a.XLSX ends in .XLSX: votes are written to a file that ends in .npz, .csv or .json, "
-            "or to a folder",
+            [".a", ".b", ".c"],
+            "a.XLSX ends in .XLSX: votes are written to a file that ends in .a, .b or .c, or to a folder",
         ),
     ],
 )

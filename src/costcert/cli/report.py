@@ -282,7 +282,8 @@ def _table(
         return tables.latex(table, style=options.style, intervals=options.intervals)
     from costcert.reports.page import table_page
 
-    return table_page(table, options.title or "Leaderboard", compared=compared)
+    title = options.title or "Leaderboard"
+    return table_page(table, title, runs=results, published=beside, compared=compared)
 
 
 def _beside(options: ReportOptions, results: list[Results]) -> Published | None:

@@ -91,14 +91,26 @@ def page(
     )
 
 
-def table_page(table: PaperTable, title: str, *, compared: ReportFigure | None = None) -> str:
-    """A page with one table, such as a leaderboard, and optionally one figure."""
+def table_page(
+    table: PaperTable,
+    title: str,
+    *,
+    runs: Sequence[Results] = (),
+    published: Published | None = None,
+    compared: ReportFigure | None = None,
+) -> str:
+    """A page with one table, such as a leaderboard, a glossary, and optionally one figure.
+
+    Args:
+        runs, published: those in the table, whose defenders the glossary explains.
+    """
     return render(
         "leaderboard.html.j2",
         title=title,
         table=table,
         intervals=True,
         figures=_embedded({"comparison": compared}, "compared"),
+        terms=by_name(glossary(runs, published)),
         version=__version__,
     )
 
