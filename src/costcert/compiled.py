@@ -26,7 +26,7 @@ NOTE_AFTER = 1.0
 def compiled(function: Kernel) -> Kernel:
     """`function` compiled to machine code; without a writable cache every process compiles it again."""
     # Nothing outside of Python calls kernels, and compiling an entry for that takes time.
-    options = {"nogil": True, "no_cfunc_wrapper": True}
+    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True}
     try:
         return cast(Kernel, numba.njit(cache=True, **options)(function))
     except RuntimeError:
