@@ -59,6 +59,7 @@ def _others(samples: Samples, quick: bool) -> Iterator[Measure]:
     yield from scaling.few_votes_each(samples.library_pairs, samples.rounds)
     yield from scaling.blocks(2 if quick else 8, 0 if quick else 1, 1 if quick else 3)
     yield from scaling.linearity(500 if quick else 2000, samples.rounds)
+    yield from scaling.mutants(200 if quick else 1000, samples.rounds)
     yield from scaling.folders((10_000, 40_000) if quick else (20_000, 80_000))
 
 

@@ -60,22 +60,21 @@ class Ratio:
         return self.plain.busy / self.library.busy
 
 
-def hard_votes(images: int, classes: int = CLASSES, seed: int = 0) -> cc.Votes:
-    ballots, truth = synthetic.hard(images, classes, seed=seed)
-    return cc.Votes(
-        ballots, truth, num_classes=classes, ablation=cc.Columns(WIDTH), image_size=(IMAGE, IMAGE)
-    )
+def hard_votes(images: int, classes: int = CLASSES, seed: int = 0, side: int = IMAGE) -> cc.Votes:
+    """Votes on images of this side, with as many mutants."""
+    ballots, truth = synthetic.hard(images, classes, mutants=side, seed=seed)
+    return cc.Votes(ballots, truth, num_classes=classes, ablation=cc.Columns(WIDTH), image_size=(side, side))
 
 
-def soft_votes(images: int, each: int = 4) -> cc.Votes:
-    labels, units, truth = synthetic.soft(images, CLASSES, each=each)
+def soft_votes(images: int, each: int = 4, side: int = IMAGE) -> cc.Votes:
+    labels, units, truth = synthetic.soft(images, CLASSES, mutants=side, each=each)
     return cc.Votes.soft(
         labels,
         units,
         truth,
         num_classes=CLASSES,
         ablation=cc.Columns(WIDTH),
-        image_size=(IMAGE, IMAGE),
+        image_size=(side, side),
         cap=synthetic.CAP,
     )
 

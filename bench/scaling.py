@@ -160,6 +160,29 @@ def linearity(images: int, rounds: int) -> Iterator[Measure]:
     )
 
 
+def mutants(images: int, rounds: int) -> Iterator[Measure]:
+    """CPU time per image and size as sides grow, with as many mutants and patches in proportion."""
+    sides = (56, 112, 224, 448)
+    patches = [[side // 14, side // 7, 2 * side // 7] for side in sides]
+    for name, title, kind in (
+        ("costcert", "costcert hard", hard_votes),
+        ("costcert", "costcert soft", soft_votes),
+        ("patchguard", "patchguard", hard_votes),
+    ):
+        parts = [kind(images, side=side) for side in sides]
+        times = medians(
+            [
+                lambda part=part, sizes=sizes, name=name: cc.certify(part, sizes, [name])
+                for part, sizes in zip(parts, patches, strict=True)
+            ],
+            rounds,
+        )
+        yield _per_image(
+            f"{', '.join(map(str, sides))} mutants, {title}",
+            [time / images / len(sizes) for time, sizes in zip(times, patches, strict=True)],
+        )
+
+
 def folders(images: tuple[int, int]) -> Iterator[Measure]:
     """Peak memory of `costcert certify` on votes on disk, which should not depend on their number."""
     if find_spec("costcert.cli") is None:

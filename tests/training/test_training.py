@@ -142,10 +142,11 @@ def test_workers_prepare_the_same_pixels():
     order = np.random.default_rng(0).permutation(50).tolist()
     prepared = PreparedImages(data, preprocessing, order=order, workers=2)
     # Read in another order than announced, and one image twice.
-    for index in [*range(50), 7]:
-        pixels, label = prepared[index]
-        assert np.array_equal(pixels.numpy(), preprocessing.prepare(data.image(index)))
-        assert label == data.label(index)
+    for indices in ([0, 1, 2], [*range(3, 50), 7], [7, 3]):
+        pixels, labels = prepared.__getitems__(indices)
+        expected = np.stack([preprocessing.prepare(data.image(index)) for index in indices])
+        assert np.array_equal(pixels.numpy(), expected)
+        assert labels.tolist() == [data.label(index) for index in indices]
 
 
 @pytest.mark.slow

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from costcert.attacks.judging import Judge, rewritten
 from costcert.attacks.placements import Placement, Placements
-from costcert.models.classifier import Pixels, ballots_of
+from costcert.models.classifier import Pending, Pixels, ballots_of
 from costcert.votes.table import Votes
+
+# Trials of one image that are evaluated at the same time.
+_TRIALS_AT_ONCE = 16
 
 
 @dataclass(eq=False)
@@ -44,19 +49,46 @@ def noisy(image: Pixels, placements: Placements, placement: Placement, rng: np.r
 
 
 def judged(
-    judge: Judge, placements: Placements, votes: Votes, image: int, placement: Placement, patched: Pixels
+    judge: Judge,
+    placements: Placements,
+    votes: Votes,
+    image: int,
+    trials: Iterable[tuple[Placement, Pixels]],
+) -> Iterator[Attempt]:
+    """Patched versions [R, H, W, C] of one image at each placement, judged by the touched mutants alone.
+
+    Few mutants are touched, so several trials are evaluated at once to keep all cores busy.
+    """
+    begun: deque[tuple[Placement, Pixels, Pending]] = deque()
+    for placement, patched in trials:
+        regions = [placements.regions[mutant] for mutant in placement.touched.tolist()]
+        begun.append((placement, patched, judge.model.begin(patched, regions)))
+        if len(begun) == _TRIALS_AT_ONCE:
+            yield from _attempts(judge, votes, image, *begun.popleft())
+    while begun:
+        yield from _attempts(judge, votes, image, *begun.popleft())
+
+
+def _attempts(
+    judge: Judge, votes: Votes, image: int, placement: Placement, patched: Pixels, logits: Pending
 ) -> list[Attempt]:
-    """Patched versions [R, H, W, C] of one image, judged by evaluating only the touched mutants."""
-    regions = [placements.regions[mutant] for mutant in placement.touched.tolist()]
-    count = len(patched)
-    ballots = ballots_of(judge.model.logits(patched, regions), judge.soft)
-    rows = np.repeat(np.arange(count), len(regions)).reshape(count, -1)
-    changed = rewritten(votes, np.full(count, image), rows, np.tile(placement.touched, (count, 1)), ballots)
+    count, touched = len(patched), placement.touched
+    ballots = ballots_of(logits.result(), judge.soft)
+    rows = np.repeat(np.arange(count), len(touched)).reshape(count, -1)
+    changed = rewritten(votes, np.full(count, image), rows, np.tile(touched, (count, 1)), ballots)
     positions = judge.positions(changed).tolist()
     return [
         Attempt(image, placement, shown, pixels=shown, position=position)
         for shown, position in zip(patched, positions, strict=True)
     ]
+
+
+def best_of(attempts: Iterable[Attempt]) -> Attempt | None:
+    """The first of those that no other is better than."""
+    best: Attempt | None = None
+    for attempt in attempts:
+        best = attempt if attempt.better_than(best) else best
+    return best
 
 
 def random_patches(
@@ -70,12 +102,11 @@ def random_patches(
     rng: np.random.Generator,
 ) -> Attempt | None:
     """The best of `count` patches of random pixels, distributed over the candidates."""
-    best: Attempt | None = None
-    for number, placement in enumerate(candidates):
-        share = count // len(candidates) + (number < count % len(candidates))
-        if share == 0:
-            break
-        patched = np.stack([noisy(pixels, placements, placement, rng) for _ in range(share)])
-        for attempt in judged(judge, placements, votes, image, placement, patched):
-            best = attempt if attempt.better_than(best) else best
-    return best
+
+    def trials() -> Iterator[tuple[Placement, Pixels]]:
+        for number, placement in enumerate(candidates):
+            share = count // len(candidates) + (number < count % len(candidates))
+            if share:
+                yield placement, np.stack([noisy(pixels, placements, placement, rng) for _ in range(share)])
+
+    return best_of(judged(judge, placements, votes, image, trials()))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from costcert.attacks.attempts import Attempt, judged
+from costcert.attacks.attempts import Attempt, best_of, judged
 from costcert.attacks.judging import Judge
 from costcert.attacks.optimizer import Batch, PatchOptimizer, mutants_at_once, normalised, step_sizes
-from costcert.attacks.placements import Placements, Places, Prices, prices_of
+from costcert.attacks.placements import Placement, Placements, Places, Prices, prices_of
 from costcert.attacks.results import UNIVERSAL
 from costcert.errors import StoreError
 from costcert.models.classifier import Pixels
@@ -57,16 +58,15 @@ class UniversalPatch:
         rng: np.random.Generator,
     ) -> Attempt | None:
         """The attempt at its fixed position, or the best of `count` random positions."""
-        best: Attempt | None = None
-        for _ in range(count if self.places is None else 1):
-            places = self.places or placements.draw(rng)
-            placement = prices.placement(placements, places)
-            if not len(placement.touched):
-                continue
-            shown = self.on(image, placements, places)[None]
-            for attempt in judged(judge, placements, prices.votes, prices.image, placement, shown):
-                best = attempt if attempt.better_than(best) else best
-        return best
+
+        def trials() -> Iterator[tuple[Placement, Pixels]]:
+            for _ in range(count if self.places is None else 1):
+                places = self.places or placements.draw(rng)
+                placement = prices.placement(placements, places)
+                if len(placement.touched):
+                    yield placement, self.on(image, placements, places)[None]
+
+        return best_of(judged(judge, placements, prices.votes, prices.image, trials()))
 
     def save(self, folder: Location) -> None:
         places = np.array([] if self.places is None else self.places, dtype=np.int64).reshape(-1, 2)

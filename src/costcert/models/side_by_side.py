@@ -86,6 +86,8 @@ class SideBySide(Generic[Result]):
 
 def _copies(module: Module, count: int) -> list[Module]:
     """The module and `count - 1` copies of it with the same weights, or the module alone."""
+    if count < 2:
+        return [module]
     weights = {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())}
     try:
         return [module, *(deepcopy(module, dict(weights)) for _ in range(count - 1))]

@@ -116,7 +116,7 @@ def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tupl
     return _Layers(
         stem,
         _SideBySide(*blocks),
-        nn.Sequential(nn.AdaptiveAvgPool2d((rows, 1)), nn.Flatten()),
+        _MeanPerHeight(rows),
         rows * before,
     )
 
@@ -149,6 +149,20 @@ class MeanAndMax(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.cat([features.mean(dim=(-2, -1)), features.amax(dim=(-2, -1))], dim=1)
+
+
+class _MeanPerHeight(nn.Module):
+    """Mean pooling to `rows` rows of one pixel, flattened."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, features: Tensor) -> Tensor:
+        # The mean of one value is this value, but torch takes as long for it as for a convolution.
+        if features.shape[-2:] != (self.rows, 1):
+            features = nn.functional.adaptive_avg_pool2d(features, (self.rows, 1))
+        return features.flatten(1)
 
 
 class _TallStem(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,8 +23,8 @@ _MAX_CACHE_BYTES = 4 << 30
 _WORKER_BATCH = 16
 
 
-class PreparedImages(Dataset[tuple[Tensor, int]]):
-    """The images of a dataset as input of the network, uint8 pixels [H, W, C], with their labels.
+class PreparedImages(Dataset[tuple[Tensor, Tensor]]):
+    """The images of a dataset as input of the network, with their labels, a batch at a time.
 
     Args:
         order: the order in which images are first read; worker processes prepare them in this order.
@@ -41,8 +42,10 @@ class PreparedImages(Dataset[tuple[Tensor, int]]):
         self._images = images
         self._prepare = preprocessing.prepare
         height, width = preprocessing.image_size
-        fits = len(images) * height * width * preprocessing.channels <= _MAX_CACHE_BYTES
-        self._cache: dict[int, npt.NDArray[np.uint8]] | None = {} if fits else None
+        shape = (len(images), height, width, preprocessing.channels)
+        fits = math.prod(shape) <= _MAX_CACHE_BYTES
+        self._cache = np.empty(shape, np.uint8) if fits else None
+        self._is_cached = np.zeros(len(images), np.bool_)
         # A cache in a worker process would be lost with it. So workers return prepared images to this
         # process, and a DataLoader over this dataset needs workers only where nothing is cached.
         self.workers = 0 if fits else workers
@@ -51,20 +54,37 @@ class PreparedImages(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return torch.from_numpy(self._pixels(index)), self._images.label(index)
+    def loader(self, batch_size: int, **options: Any) -> DataLoader[tuple[Tensor, Tensor]]:
+        """Batches of uint8 pixels [N, H, W, C] and labels [N]; the options are those of a DataLoader."""
+        return DataLoader(
+            self, batch_size=batch_size, num_workers=self.workers, collate_fn=_as_it_is, **options
+        )
 
-    def _pixels(self, index: int) -> npt.NDArray[np.uint8]:
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """A batch; a DataLoader calls this instead of reading image by image."""
+        labels = torch.from_numpy(self._images.labels[indices].astype(np.int64))
+        return torch.from_numpy(self._pixels(indices)), labels
+
+    def _pixels(self, indices: list[int]) -> npt.NDArray[np.uint8]:
         if self._cache is None:
-            return self._prepare(self._images.image(index))
-        if index not in self._cache:
-            for prepared_index, pixels in self._from_workers:
-                self._cache[prepared_index] = pixels
-                if prepared_index == index:
-                    break
-            else:
-                self._cache[index] = self._prepare(self._images.image(index))
-        return self._cache[index]
+            return np.stack([self._prepare(self._images.image(index)) for index in indices])
+        for index in indices:
+            if not self._is_cached[index]:
+                self._fill(index)
+        pixels: npt.NDArray[np.uint8] = self._cache[indices]
+        return pixels
+
+    def _fill(self, index: int) -> None:
+        """Cache this image, and before it those that worker processes return first."""
+        for prepared_index, pixels in self._from_workers:
+            self._keep(prepared_index, pixels)
+            if prepared_index == index:
+                return
+        self._keep(index, self._prepare(self._images.image(index)))
+
+    def _keep(self, index: int, pixels: npt.NDArray[np.uint8]) -> None:
+        assert self._cache is not None
+        self._cache[index], self._is_cached[index] = pixels, True
 
     def _prepare_in_workers(
         self, order: Sampler[int] | None, workers: int
@@ -79,12 +99,15 @@ class PreparedImages(Dataset[tuple[Tensor, int]]):
         )
         try:
             for indices, pixels in loader:
-                # Copied, because workers return images in shared memory, which is small.
-                yield from zip(indices.tolist(), map(np.copy, pixels.numpy()), strict=True)
+                yield from zip(indices.tolist(), pixels.numpy(), strict=True)
         except CostcertError:
             # A worker's error arrives with its traceback as text. `_pixels` prepares the same image again in
             # this process, where the error is one sentence.
             return
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 class _IndexedImages(Dataset[tuple[int, npt.NDArray[np.uint8]]]):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Sampler
 
 from costcert.datasets.base import Dataset as Images
 from costcert.errors import CostcertError
@@ -106,12 +106,8 @@ class Trainer:
         recipe, accelerator = self.recipe, self._accelerator
         order = _ShuffledOrder(len(train), recipe.seed)
         prepared = PreparedImages(train, self._preprocessing, order=order, workers=self._workers)
-        loader = DataLoader(
-            prepared,
-            batch_size=recipe.batch_size,
-            sampler=order,
-            drop_last=len(train) >= recipe.batch_size,
-            num_workers=prepared.workers,
+        loader: Any = prepared.loader(
+            recipe.batch_size, sampler=order, drop_last=len(train) >= recipe.batch_size
         )
         optimizer = make_optimizer(self._mutants.network, recipe)
         model, optimizer, loader = accelerator.prepare(self._mutants, optimizer, loader)
@@ -180,7 +176,7 @@ class Trainer:
         correct = total = 0
         device = next(model.parameters()).device
         with torch.inference_mode():
-            for pixels, labels in DataLoader(images, batch_size=256, num_workers=images.workers):
+            for pixels, labels in images.loader(256):
                 regions = [self.regions[i] for i in rng.integers(len(self.regions), size=len(pixels))]
                 logits = model(self._preprocessing.normalise(pixels.to(device)), regions)
                 correct += int((logits.argmax(1).cpu() == labels).sum())
