@@ -115,7 +115,7 @@ RIGHT = {
     "read_votes": (("nowhere",), {}),
     "stability": ((VOTES, "2", 2), TIES),
     "strongest": ((VOTES, 0, "2"), TIES),
-    "tune": ((VOTES, "2"), {"k": 1, "most_passes": None, "temperature": None}),
+    "tune": ((VOTES, "2"), {"k": 1, "defenders": None, "most_passes": None, "temperature": None}),
     "vote": ((MODEL, pictures(3), "columns:3"), {"soft": None, "out": None, "until": None, "progress": None}),
     "witness": ((VOTES, 0, "2", 1), TIES),
     "write_certificates": ((CERTIFICATES, "certificates"), {"votes": None}),

@@ -208,6 +208,15 @@ def test_bad_input(tmp_path):
         VoteEstimates(hard, None).under(Setting(hard.ablation, 0.5))
     with pytest.raises(CostcertError, match="at least 10 images, got 4"):
         tune(votes.take(slice(4)), [2])
+    for options, said in (
+        ({"temperature": "a"}, "the temperature must be above 0, got 'a'"),
+        ({"most_passes": 0}, "the most passes must be"),
+        ({"defenders": "costcrt"}, "did you mean 'costcert'"),
+        ({"defenders": [3]}, "a defender must be a name, got 3"),
+        ({"defenders": []}, "no defender given"),
+    ):
+        with pytest.raises(CostcertError, match=said):
+            tune(votes, 2, **options)
     with pytest.raises(CostcertError, match="hard ballots have no temperature"):
         hard.tempered(2)
     with pytest.raises(CostcertError, match="the power must be above 0"):
@@ -458,3 +467,17 @@ def test_tuned_files_of_anything_get_one_sentence(tmp_path):
         file.write_text(json.dumps({**content, **wrong}))
         with pytest.raises(StoreError, match="no defender that masks"):
             read_tuned(file)
+
+
+def test_attack_takes_the_defender_and_the_mask_that_were_chosen(tmp_path):
+    pytest.importorskip("torch", reason="the shipped model needs costcert[models]")
+    file = tmp_path / "t.json"
+    chosen = {"format": "costcert tuning", "version": 1, "ablation": "columns:4/stride=4", "soft": None}
+    file.write_text(json.dumps({**chosen, "defender": "patchguard", "mask": "square:4"}))
+    words = ["attack", "--model", "shipped:fashion", "--data", "sample", "--limit", "2", "--patch", "2"]
+    words += ["--places", "1", "--restarts", "0", "--random", "1", "--steps", "0", "--tuned", str(file)]
+    for more, defender, mask in (([], "patchguard", "square:4"), (["-d", "costcert"], "costcert", None)):
+        result = invoke([*words, *more, "--out", str(tmp_path / defender)])
+        assert result.exit_code == 0, result.output
+        attacked = json.loads((tmp_path / defender / "manifest.json").read_text())["classifier"]
+        assert (attacked["defender"], attacked["mask"]) == (defender, mask)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from costcert.votes.tuning import Comparison, Tuning
 
 EXAMPLES = (
-    "costcert tune votes-validation --patch 2%",
     "costcert tune votes-validation --patch 2,5 -k 1,5 --most-passes 100 \\\n  --out tuned.json",
     "costcert tune votes-columns votes-masks --patch 2,5 -k 1-5",
 )

@@ -23,7 +23,7 @@ from costcert.geometry.patches import OnePatch, Several, parse_patch
 from costcert.geometry.sizes import positive_int, positive_ints, shown
 from costcert.store.files import read_json, write_json
 from costcert.store.locations import Location
-from costcert.votes.defence import Defence, Soft
+from costcert.votes.defence import Defence, Soft, is_positive
 from costcert.votes.search import Goal as Goal
 from costcert.votes.search import Search, Setting, VoteEstimates, refusal
 from costcert.votes.table import Votes, check_votes
@@ -209,6 +209,8 @@ def _checked(votes: Votes, temperature: float | None, most_passes: int | None) -
     check_votes(votes)
     if most_passes is not None:
         positive_int(most_passes, "the most passes")
+    if temperature is not None and not is_positive(temperature):
+        raise CostcertError(f"the temperature must be above 0, got {temperature!r}")
     if len(votes) < 2 * FOLDS:
         raise CostcertError(f"tuning needs at least {2 * FOLDS} images, got {len(votes)}")
     return VoteEstimates(votes.require_complete("tuning"), temperature)
