@@ -53,6 +53,7 @@ RIGHT = {
     "Certificates": None,
     "Classifier": None,
     "Columns": ((3,), {"stride": 1, "wrap": True, "span": None}),
+    "Masks": ((3,), {"patch": 2}),
     "CostcertError": None,
     "Defence": (
         (cc.Columns(3),),
