@@ -136,12 +136,14 @@ def test_every_link_inside_the_page_has_its_target_and_headings_are_in_order(tex
 
 def test_words_and_defenders_are_explained_where_they_occur_and_in_the_glossary(text):
     glossary = unescape(text[text.index('id="glossary"') :])
-    for name, meaning in {**WORDS, **{find(each).title: find(each).meaning for each in BUILTIN}}.items():
+    # The run is of columns, which `patchcleanser` does not read.
+    shown = [each for each in BUILTIN if not find(each).reads_masks]
+    for name, meaning in {**WORDS, **{find(each).title: find(each).meaning for each in shown}}.items():
         assert f'<dt id="{Term(name, meaning).anchor}">{name}</dt><dd>{meaning}</dd>' in glossary
     table = unescape(
         text[text.index('class="paper-table"') : text.index("</table>", text.index('class="paper-table"'))]
     )
-    for each in BUILTIN:
+    for each in shown:
         term = Term(find(each).title, find(each).meaning)
         assert f'<a class="term" href="#{term.anchor}" title="{term.meaning}">{term.name}</a>' in table
 
