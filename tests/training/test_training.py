@@ -607,7 +607,8 @@ def test_unread_images_are_left_out_of_training_and_wrong_in_validation(tmp_path
 def test_validation_counts_unread_images_as_wrong(tmp_path):
     def validated(folder, unread):
         epochs = []
-        trainer(tmp_path / folder, QUICK).fit(
+        recipe = find_recipe("default", epochs=1, batch_size=16, seed=4)
+        trainer(tmp_path / folder, recipe).fit(
             stripes(), stripes(40, seed=9), unread=unread, after_epoch=epochs.append
         )
         return [epoch.validation for epoch in epochs]
