@@ -116,7 +116,7 @@ def _tall(colours: int, coordinates: int, sides: tuple[int, int], channels: tupl
     return _Layers(
         stem,
         _SideBySide(*blocks),
-        nn.Sequential(nn.AdaptiveAvgPool2d((rows, 1)), nn.Flatten()),
+        _Heights(rows),
         rows * before,
     )
 
@@ -149,6 +149,20 @@ class _MeanAndMax(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.cat([features.mean(dim=(-2, -1)), features.amax(dim=(-2, -1))], dim=1)
+
+
+class _Heights(nn.Module):
+    """The mean features per height, [M, C * rows]."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._sides = (rows, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.shape[-2:] != self._sides:
+            # Also slow where each mean is of a single value.
+            features = nn.functional.adaptive_avg_pool2d(features, self._sides)
+        return features.flatten(1)
 
 
 class _TallStem(nn.Module):

@@ -243,6 +243,13 @@ class _Evaluation(Pending):
         self._begun = [(each, *self._begin(each)) for each in pairs if each]
 
     def result(self) -> Logits:
+        try:
+            return self._collected()
+        finally:
+            # After an error, or Ctrl-C.
+            self.cancel()
+
+    def _collected(self) -> Logits:
         logits = np.empty(self._shape, dtype=np.float32)
         for pairs, batches, outputs in self._begun:
             done = 0
