@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -82,14 +83,15 @@ def test_lanes_do_not_overwrite_each_other(three_lanes):
 
 
 def test_evaluations_that_overlap_do_not_overwrite_each_other(three_lanes):
-    """Each has one batch, so neither needs a second lane by itself."""
-    barrier, network = threading.Barrier(2), Forgetful(None)
-    network.others = barrier
-    begun = [
-        SideBySide(lambda module, batch: module(batch), network, [torch.full((4,), float(number))])
-        for number in range(2)
-    ]
-    assert [result[0].item() for each in begun for result in each] == [0, 1]
+    class Slow(torch.nn.Module):
+        def forward(self, batch):
+            self.kept = batch
+            time.sleep(0.005)
+            return self.kept
+
+    network = Slow()
+    begun = [SideBySide(lambda module, batch: module(batch), network, [number]) for number in range(20)]
+    assert [result for each in begun for result in each] == list(range(20))
 
 
 def test_what_changes_in_a_module_between_evaluations_changes_in_its_lanes(three_lanes):
