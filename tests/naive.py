@@ -112,6 +112,14 @@ def rank(scores, truth):
     return order(scores).index(truth) + 1
 
 
+def predictions(ballots, remaining, possible, num_classes, k):
+    """Every list of the first k labels, whichever of the `possible` ballots the remaining mutants cast."""
+    return {
+        tuple(order(votes([*ballots, *rest], num_classes))[:k])
+        for rest in product(possible, repeat=remaining)
+    }
+
+
 def extra(rival, truth, ties):
     """Units a rival needs beyond a tie: one if ties go to the lowest label and the rival's is higher."""
     return 1 if ties == "lowest" and rival > truth else 0

@@ -1,9 +1,11 @@
 """Batches beside each other give the logits that one core gives, to the last bit."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ import torch
 import costcert as cc
 from costcert import compiled
 from costcert.models import side_by_side
+from costcert.models.architectures import build
 from costcert.models.side_by_side import SideBySide, one_thread
+from costcert.models.torch_classifier import TorchClassifier
+from waiting import HANGS, wait_until
 
 VOTE = """
 import hashlib
@@ -73,7 +78,7 @@ class Forgetful(torch.nn.Module):
     def forward(self, batch):
         self.kept = batch * self.weight
         if self.others is not None:
-            self.others.wait(timeout=30)
+            self.others.wait(timeout=HANGS)
         return self.kept
 
     def __deepcopy__(self, memo):
@@ -87,6 +92,97 @@ def test_lanes_do_not_overwrite_each_other(three_lanes):
     batches = [torch.full((4,), float(number)) for number in range(6)]
     results = list(SideBySide(lambda module, batch: module(batch), Forgetful(barrier), batches))
     assert [result[0].item() for result in results] == [0, 1, 2, 3, 4, 5]
+
+
+def test_evaluations_that_overlap_do_not_overwrite_each_other(three_lanes):
+    class Slow(torch.nn.Module):
+        def forward(self, batch):
+            self.kept = batch
+            time.sleep(0.005)
+            return self.kept
+
+    network = Slow()
+    begun = [SideBySide(lambda module, batch: module(batch), network, [number]) for number in range(20)]
+    assert [result for each in begun for result in each] == list(range(20))
+
+
+def test_what_changes_in_a_module_between_evaluations_changes_in_its_lanes(three_lanes):
+    network = torch.nn.Linear(1, 1, bias=False)
+    for value in range(5):
+        network.weight = torch.nn.Parameter(torch.full((1, 1), float(value)))
+        results = list(SideBySide(lambda module, batch: module(batch), network, [torch.ones(1)] * 9))
+        assert [result.item() for result in results] == [value] * 9
+        assert not side_by_side._Lanes._running
+
+
+def test_lanes_end_with_the_batches_that_are_cancelled_or_fail(three_lanes):
+    def fail(module, batch):
+        raise cc.CostcertError("no")
+
+    running = SideBySide(fail, torch.nn.ReLU(), range(50))
+    with pytest.raises(cc.CostcertError, match="no"):
+        list(running)
+    running.cancel()
+    wait_until(lambda: not side_by_side._Lanes._running)
+
+
+def test_a_network_may_evaluate_another_one(three_lanes):
+    """More of them at once than there are threads."""
+    inner = torch.nn.Linear(2, 2)
+
+    def evaluate(module, batch):
+        return sum(SideBySide(lambda network, part: network(part).sum().item(), inner, [batch] * 4))
+
+    batches = [torch.ones(1, 2)] * 9
+    results = list(SideBySide(evaluate, torch.nn.ReLU(), batches))
+    assert results == [4 * inner(batches[0]).sum().item()] * 9
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_forked_process_evaluates_while_its_parent_does(three_lanes):
+    gate, network = threading.Event(), torch.nn.Linear(1, 1)
+    running = SideBySide(lambda module, batch: gate.wait(timeout=HANGS), network, range(9))
+    process = multiprocessing.get_context("fork").Process(target=_evaluate, args=(network,))
+    process.start()
+    process.join(timeout=HANGS)
+    gate.set()
+    assert all(running)
+    assert process.exitcode == 0
+
+
+def _evaluate(network):
+    assert len(list(SideBySide(lambda module, batch: module(batch), network, [torch.ones(1)] * 9))) == 9
+
+
+@pytest.mark.parametrize("kind", ["drop-tokens", "onnx"])
+def test_logits_are_the_same_bytes_for_1_2_and_5_lanes(monkeypatch, tmp_path, kind):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = set()
+    for count in (1, 2, 5):
+        monkeypatch.setattr(side_by_side, "cores", lambda count=count: count)
+        side_by_side._started.cache_clear()
+        model = _vit() if kind == "drop-tokens" else _onnx(tmp_path)
+        images = np.random.default_rng(0).integers(0, 256, (3, *model.image_size, 3), dtype=np.uint8)
+        regions = cc.Columns(5, stride=3).regions(model.image_size)
+        found.add(model.logits(images, regions).tobytes())
+    side_by_side._started.cache_clear()
+    assert len(found) == 1
+
+
+def _vit():
+    torch.manual_seed(0)
+    built = build("timm:vit_tiny_patch16_224", num_classes=5, hide="drop-tokens", image_size=64)
+    return TorchClassifier(built.mutants, built.preprocessing, name="vit", batch_size=4)
+
+
+def _onnx(folder):
+    pytest.importorskip("onnxruntime")
+    path = folder / "model.onnx"
+    if not path.exists():
+        onnx_files = pytest.importorskip("onnx_files", reason="needs the package onnx")
+        onnx_files.onnx_file(path, ["n", 3, 40, 30])
+    return cc.load_model(f"onnx:{path}", mean=0.5, std=0.5, batch_size=4)
 
 
 def test_copies_share_the_weights_of_the_moment(three_lanes):
@@ -149,7 +245,7 @@ def test_batches_that_have_not_begun_are_cancelled(three_lanes):
 
     def evaluate(module, batch):
         begun.append(batch)
-        gate.wait(timeout=30)
+        gate.wait(timeout=HANGS)
 
     running = SideBySide(evaluate, torch.nn.ReLU(), range(50))
     running.cancel()
@@ -184,7 +280,7 @@ def test_functions_are_called_one_at_a_time_unless_they_allow_more(three_lanes):
             self.inside += 1
             self.most = max(self.most, self.inside)
             if self.meeting is not None and len(images) == 8:
-                self.meeting.wait(timeout=30)
+                self.meeting.wait(timeout=HANGS)
             self.inside -= 1
             return images.reshape(len(images), -1)[:, :5].astype(float)
 

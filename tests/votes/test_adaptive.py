@@ -1,6 +1,6 @@
 """Adaptive stopping: fewer mutants are evaluated, and the decision is that of all ballots."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -8,22 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costcert as cc
+import naive
 from command_line import invoke
 from costcert.errors import CostcertError, VotesError
 from costcert.models.classifier import Soft
-from costcert.votes.adaptive import StoppingRule, schedule
+from costcert.votes.adaptive import StoppingRule, TopK, next_step, spread_out
 from costcert.votes.voting import vote
 from strategies import examples
 from tiny import Tiny, pictures
 
 
 @given(st.integers(1, 400))
-def test_every_mutant_is_scheduled_once(mutants):
-    steps = schedule(mutants)
-    assert sorted(mutant for step in steps for mutant in step) == list(range(mutants))
-    first = sorted(steps[0])
-    gaps = [b - a for a, b in pairwise(first)]
-    assert len(steps) <= 16
+def test_every_mutant_is_evaluated_once_and_first_those_far_apart(mutants):
+    order = spread_out(mutants)
+    assert sorted(order) == list(range(mutants))
+    step = next_step(np.array([1, 1]), mutants)
+    assert step * 16 >= mutants
+    gaps = [b - a for a, b in pairwise(sorted(order[:step]))]
     assert not gaps or max(gaps) <= 2 * min(gaps)
 
 
@@ -125,3 +126,87 @@ def test_partial_votes_on_disk(tmp_path):
     expected = cc.certify(cc.read_votes(full.folder), 2, ["costcert"])
     for k in (1, 2):
         assert ((found.min_k("costcert", 2) <= k) == (expected.min_k("costcert", 2) <= k)).all()
+
+
+def _partial(cast, remaining, num_classes, cap):
+    """Votes of one image: these ballots, and `remaining` ones that are not known."""
+    count = len(cast) + remaining
+    ablation = cc.Columns(1, span=(0, count - 1))
+    known = np.array([[True] * len(cast) + [False] * remaining])
+    shape = {"num_classes": num_classes, "ablation": ablation, "image_size": (2, count)}
+    if cap == 1:
+        # An unknown ballot holds any label.
+        labels = [next(iter(ballot)) for ballot in cast] + [num_classes - 1] * remaining
+        return cc.Votes([labels], [0], **shape).replace(known=known)
+    units = np.zeros((1, count, num_classes), int)
+    for at, ballot in enumerate(cast):
+        for label, given_units in ballot.items():
+            units[0, at, label] = given_units
+    units[0, len(cast) :, -1] = cap
+    labels = np.broadcast_to(np.arange(num_classes), units.shape)
+    return cc.Votes.soft(labels, units, [0], cap=cap, **shape).replace(known=known)
+
+
+def _possible(num_classes, cap):
+    """Every ballot: one label, or any units up to the cap."""
+    if cap == 1:
+        return naive.hard(range(num_classes))
+    spreads = product(range(cap + 1), repeat=num_classes)
+    return [dict(enumerate(units)) for units in spreads if sum(units) <= cap]
+
+
+@settings(max_examples=examples(150))
+@given(st.data(), st.integers(2, 4), st.sampled_from([1, 1, 2]), st.integers(0, 3))
+def test_a_prediction_stops_exactly_when_no_ballot_can_change_it(data, num_classes, cap, remaining):
+    if cap > 1:
+        num_classes, remaining = min(num_classes, 3), min(remaining, 2)
+    k = data.draw(st.integers(1, num_classes))
+    possible = _possible(num_classes, cap)
+    cast = data.draw(st.lists(st.sampled_from(possible), min_size=1, max_size=9))
+    votes = _partial(cast, remaining, num_classes, cap)
+    found = naive.predictions(cast, remaining, possible, num_classes, k)
+    until = TopK(k)
+    lacking = int(until.lacking(votes)[0])
+    assert (lacking == 0) == (len(found) == 1)
+    if lacking == 0:
+        assert {tuple(until.predict(votes)[0])} == found
+    # Fewer ballots than it lacks decide nothing, whatever they are.
+    for more in range(min(lacking, remaining + 1)):
+        for rest in product(possible, repeat=more):
+            left = remaining - more
+            assert len(naive.predictions([*cast, *rest], left, possible, num_classes, k)) > 1
+
+
+@settings(max_examples=examples(40))
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 4),
+    st.sampled_from([None, Soft(0.3, 2), Soft(0.05, 4)]),
+    st.sampled_from(["columns:3", "rows:2", "columns:2+rows:2", "blocks:3/stride=2"]),
+    st.sampled_from(["costcert", "cbn", "drs"]),
+)
+def test_an_adaptive_prediction_is_the_full_one(seed, k, soft, ablation, defender):
+    images = list(pictures(12, seed).images)
+    deployed = cc.Deployed(Tiny(seed), ablation, soft=soft, defender=defender)
+    assert (deployed.predict(images, k, adaptive=True) == deployed.predict(images, k)).all()
+
+
+def test_an_adaptive_prediction_of_one_label_takes_half_of_the_mutants_if_they_agree():
+    class Sure(Tiny):
+        def logits(self, images, regions):
+            self.evaluated.append((len(images), len(regions)))
+            return np.tile(np.float32([0, 5, 1, 2]), (len(images), len(regions), 1))
+
+    model = Sure()
+    deployed = cc.Deployed(model, "columns:3")
+    deployed.votes(list(pictures(2).images))
+    model.evaluated.clear()
+    assert deployed.predict(list(pictures(2).images), k=1, adaptive=True).tolist() == [[1], [1]]
+    assert model.evaluated == [(2, 4), (2, 1)]
+
+
+@pytest.mark.parametrize("defender", ["patchguard", "costcert-masks"])
+def test_a_masking_defender_predicts_from_all_ballots(defender):
+    deployed = cc.Deployed(Tiny(), "columns:3", defender=defender, patch=2)
+    with pytest.raises(CostcertError, match="so it predicts from all ballots: leave adaptive out"):
+        deployed.predict(list(pictures(1).images), k=1, adaptive=True)

@@ -13,7 +13,7 @@ from costcert.certification.deployment import Deployed
 from costcert.geometry.ablations import Kept
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.touch import touched
-from costcert.models.classifier import Ballots, Classifier, Logits, Pixels
+from costcert.models.classifier import Ballots, Classifier, Logits, Pending, Pixels
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.table import Votes
 
@@ -68,6 +68,16 @@ class _Prepared(Classifier):
 
     def logits(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         return self._model.logits(images, regions)
+
+    def begin(self, images: Pixels, regions: Sequence[Region]) -> Pending:
+        return self._model.begin(images, regions)
+
+    @property
+    def calls_at_once(self) -> int:
+        return self._model.calls_at_once
+
+    def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+        return self._model.in_one_batch(images, regions)
 
     def metadata(self) -> Mapping[str, Any]:
         return self._model.metadata()

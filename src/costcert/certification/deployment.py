@@ -24,6 +24,7 @@ from costcert.geometry.touch import Touched, touched
 from costcert.models.classifier import Classifier
 from costcert.store.locations import Location
 from costcert.store.runs import Run, open_run
+from costcert.votes.adaptive import TopK
 from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.table import Votes, check_votes
@@ -133,17 +134,29 @@ class Deployed:
     def ablation(self) -> Ablation:
         return self.classifier.ablation
 
-    def predict(self, pictures: Picture | Iterable[Picture], k: int = 5) -> npt.NDArray[np.int64]:
+    def predict(
+        self, pictures: Picture | Iterable[Picture], k: int = 5, *, adaptive: bool = False
+    ) -> npt.NDArray[np.int64]:
         """[N, k], the labels of each image, best first.
 
         Args:
             pictures: a Pillow image, or its pixels as uint8 [H, W] or [H, W, 3]; several as a list, or as an
                 array [N, H, W] or [N, H, W, C]. The model resizes and normalises them.
             k: how many labels, at most all of them.
+            adaptive: evaluate mutants only until the others cannot change the result, for defenders that rank
+                labels by their votes. The smaller k, the fewer; never fewer than half of them.
         """
         if positive_int(k, "k") > self.model.num_classes:
             raise CostcertError(f"k must be at most {self.model.num_classes}, the number of classes, got {k}")
-        return self.ranked(self.votes(pictures), k)
+        if not adaptive:
+            return self.ranked(self.votes(pictures), k)
+        if not self.defender.predicts_by_votes:
+            raise CostcertError(
+                f"{self.defender.title} does not rank labels by their votes alone, so it predicts from all "
+                "ballots: leave adaptive out"
+            )
+        until = TopK(k)
+        return until.predict(self._votes(as_pictures(pictures), None, until))
 
     def ranked(self, votes: Votes, k: int) -> npt.NDArray[np.int64]:
         """[N, k], the labels that these votes rank first."""
@@ -191,14 +204,17 @@ class Deployed:
 
     def votes(self, pictures: Picture | Iterable[Picture], labels: npt.ArrayLike | None = None) -> Votes:
         """The votes of all mutants of these images; without labels the true label is set to 0."""
-        given = as_pictures(pictures)
-        truth = np.zeros(len(given), np.int64) if labels is None else as_array(labels, "labels")
-        images = Pictures(given, np.atleast_1d(truth))
+        return self._votes(as_pictures(pictures), labels)
+
+    def _votes(self, pictures: list[Any], labels: npt.ArrayLike | None, until: TopK | None = None) -> Votes:
+        truth = np.zeros(len(pictures), np.int64) if labels is None else as_array(labels, "labels")
+        images = Pictures(pictures, np.atleast_1d(truth))
         collector = VoteCollector(
             self.model,
             images,
             self.classifier.ablation,
             soft=self.classifier.soft,
+            until=until,
             try_out=not self._tried_out,
         )
         (votes,) = collector.shards([range(len(images))], {}, lambda done: None)

@@ -78,6 +78,12 @@ class Defender(ABC):
         """Whether the prediction ranks labels by their votes, as most do."""
         return type(self).position is Defender.position
 
+    @property
+    def predicts_by_votes(self) -> bool:
+        """Whether the prediction is the labels with the most votes, and can be known before all ballots are."""
+        mine = type(self)
+        return mine.scores is Defender.scores and mine.predict is Defender.predict and self.ranks_by_votes
+
     def position(self, votes: Votes, touched: Touched) -> Counts:
         """[N], the rank: min-k with an empty touched set, and ties as the prediction breaks them."""
         nothing = [Touched.nothing(votes.num_mutants)]

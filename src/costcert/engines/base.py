@@ -86,16 +86,22 @@ def check_gpus(engine: str, gpus: float) -> None:
 
 @dataclass(frozen=True)
 class RemoteJob:
-    """A job with the settings of this process that a worker takes over."""
+    """A job with the settings of this process that a worker takes over.
+
+    Args:
+        cpus: the cores of a worker. Not every cluster confines a process to those it was given.
+    """
 
     job: Job
     working_directory: str
+    cpus: int
 
     @classmethod
-    def from_here(cls, job: Job) -> RemoteJob:
-        return cls(job, os.getcwd())
+    def from_here(cls, job: Job, resources: Resources) -> RemoteJob:
+        return cls(job, os.getcwd(), resources.cpus)
 
     def open(self) -> MakeShard:
+        os.environ.setdefault("OMP_NUM_THREADS", str(self.cpus))
         if os.path.isdir(self.working_directory):
             os.chdir(self.working_directory)
         return self.job.open()

@@ -25,7 +25,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable
     if not connected_before:
         _connect(ray)
     try:
-        _make_shards(ray, RemoteJob.from_here(job), list(shards), resources, on_done)
+        _make_shards(ray, RemoteJob.from_here(job, resources), list(shards), resources, on_done)
     finally:
         if not connected_before:
             ray.shutdown()

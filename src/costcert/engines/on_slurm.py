@@ -34,7 +34,7 @@ def run(job: Job, shards: Sequence[int], resources: Resources, on_done: Callable
         executor = _executor(resources)
         # Round-robin, so that all jobs have about the same number of shards.
         parts = [list(shards[first::workers]) for first in range(workers)]
-        _JobArray(executor, RemoteJob.from_here(job), parts, on_done).run()
+        _JobArray(executor, RemoteJob.from_here(job, resources), parts, on_done).run()
 
 
 def _executor(resources: Resources) -> Any:

@@ -26,6 +26,10 @@ from costcert.models.side_by_side import SideBySide, lanes
 # Input pixels per batch by default; batches shrink when memory runs out.
 _PIXELS_PER_BATCH = {"cpu": 1 << 19, "mps": 1 << 22, "cuda": 1 << 24}
 _LARGEST_BATCH = {"cpu": 512, "mps": 2048, "cuda": 8192}
+# An evaluation on a CPU has this many batches, so that one image can use several cores; but none with fewer
+# input pixels than these, below which the cost of a batch hardly depends on its size.
+_BATCHES = 8
+_FEWEST_PIXELS = 1 << 16
 
 # An image and a region of it, by number.
 Pair = tuple[int, int]
@@ -176,10 +180,14 @@ class TorchClassifier(Classifier):
             "device"
         )
 
-    def default_batch_size(self, region: Kept) -> int:
+    def default_batch_size(self, region: Kept, mutants: int) -> int:
+        """Mutants per batch of an evaluation of this many, all like this region."""
         kind = self.device.type if self.device.type in _LARGEST_BATCH else "cpu"
-        fits = max(_PIXELS_PER_BATCH[kind] // self.mutants.view.area(region), 8)
-        return min(1 << (fits.bit_length() - 1), _LARGEST_BATCH[kind])
+        area = self.mutants.view.area(region)
+        largest = min(_power_of_2(max(_PIXELS_PER_BATCH[kind] // area, 8)), _LARGEST_BATCH[kind])
+        if kind != "cpu":
+            return largest
+        return min(largest, max(_power_of_2(max(_FEWEST_PIXELS // area, 8)), -(-mutants // _BATCHES)))
 
     def _count_classes(self) -> int:
         """The number of logits of a forward pass."""
@@ -243,6 +251,13 @@ class _Evaluation(Pending):
         self._begun = [(each, *self._begin(each)) for each in pairs if each]
 
     def result(self) -> Logits:
+        try:
+            return self._collected()
+        finally:
+            # After an error, or Ctrl-C.
+            self.cancel()
+
+    def _collected(self) -> Logits:
         logits = np.empty(self._shape, dtype=np.float32)
         for pairs, batches, outputs in self._begun:
             done = 0
@@ -269,7 +284,7 @@ class _Evaluation(Pending):
         size = (
             self._batch_size
             or classifier.batch_size
-            or classifier.default_batch_size(self._regions[pairs[0][1]])
+            or classifier.default_batch_size(self._regions[pairs[0][1]], len(pairs))
         )
         batches = [pairs[start : start + size] for start in range(0, len(pairs), size)]
         if classifier.device.type == "cpu":
@@ -327,6 +342,11 @@ class _FullPrecision:
 
 
 _FULL_PRECISION = _FullPrecision()
+
+
+def _power_of_2(number: int) -> int:
+    """The largest one that is not larger."""
+    return 1 << (number.bit_length() - 1)
 
 
 def _probe_segment(index: int, length: int, axis_length: int) -> Segment:

@@ -15,8 +15,11 @@ from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize, positive_ints
 from costcert.votes.table import Votes
 
-# Number of parts in which the mutants of an image are evaluated, one after the other.
+# The most parts in which the mutants of an image are evaluated, one after the other.
 _STEPS = 16
+
+# Numbers of mutants, one per image.
+Mutants = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,16 +54,75 @@ class StoppingRule:
                 done &= (found.min_k_high <= k) | (found.min_k_low > k)
         return done
 
+    def lacking(self, votes: Votes) -> Mutants:
+        """[N], 0 if the known ballots decide, and 1 otherwise: at least one more has to be evaluated."""
+        return np.where(self.decided(votes), 0, 1)
+
     def to_json(self) -> dict[str, Any]:
         return {"patches": [str(patch) for patch in self.patches], "k": list(self.ks), "ties": self.ties}
 
 
-def schedule(mutants: int) -> list[list[int]]:
-    """All mutants in batches: first some spread over the whole image, then those halfway between them."""
+@dataclass(frozen=True)
+class TopK:
+    """Stop when the first k labels of a prediction by votes, in order, are those of all ballots.
+
+    The remaining ballots are worth R units together. A label stays ahead of the next one if it leads by more
+    than R, or by R with ties in its favour. No other pair has to be compared: whoever is further behind needs
+    more.
+    """
+
+    k: int
+
+    def lacking(self, votes: Votes) -> Mutants:
+        """[N], 0 if the known ballots decide; otherwise how many more have to be evaluated, at least."""
+        leads, ties_won = self._leads(counted(votes))
+        known = np.full(len(votes), votes.num_mutants) if votes.known is None else votes.known.sum(axis=1)
+        remaining = (votes.num_mutants - known) * votes.cap
+        decided = ((leads > remaining[:, None]) | ((leads == remaining[:, None]) & ties_won)).all(axis=1)
+        # With each ballot R falls by a cap U, a lead grows by U at most, and so does the sum of i times the
+        # i-th lead: it is what the first k have, minus k times what the next one has.
+        places = np.arange(1, leads.shape[1] + 1)
+        by_lead = -(-(remaining[:, None] - leads) // (2 * votes.cap)).max(axis=1, initial=0)
+        total = places.sum()
+        by_sum = -(-(total * remaining - leads @ places) // (votes.cap * (total + 1)))
+        return np.where(decided, 0, np.maximum(1, np.maximum(by_lead, by_sum)))
+
+    def predict(self, votes: Votes) -> npt.NDArray[np.int64]:
+        """[N, k], the first labels by the known ballots."""
+        return _best_first(counted(votes))[:, : self.k]
+
+    def _leads(self, scores: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """[N, k], by how much each of the first k labels leads the next, and whether it wins a tie."""
+        listed = _best_first(scores)[:, : self.k + 1]
+        leads = -np.diff(np.take_along_axis(scores, listed, axis=1), axis=1)
+        return leads, listed[:, :-1] < listed[:, 1:]
+
+
+def counted(votes: Votes) -> npt.NDArray[np.int64]:
+    """[N, L], the units that the known ballots give to each label."""
+    scores = np.zeros((len(votes), votes.num_classes), dtype=np.int64)
+    labels = votes.ballots[..., None] if votes.labels is None else votes.labels
+    units = np.ones_like(labels) if votes.units is None else votes.units
+    known = True if votes.known is None else votes.known[..., None]
+    np.add.at(scores, (np.arange(len(votes))[:, None, None], labels), units * known)
+    return scores
+
+
+def _best_first(scores: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """[N, L], the labels by their scores, ties to the lowest."""
+    return np.argsort(-scores, axis=1, kind="stable")
+
+
+def spread_out(mutants: int) -> list[int]:
+    """All mutants: first some spread over the whole image, then those halfway between them."""
     order: list[int] = []
     step = 1 << max(0, (mutants - 1).bit_length())
     while step:
         order += [mutant for mutant in range(0, mutants, step) if mutant % (2 * step) or not order]
         step //= 2
-    size = max(1, -(-mutants // _STEPS))
-    return [order[start : start + size] for start in range(0, mutants, size)]
+    return order
+
+
+def next_step(lacking: Mutants, mutants: int) -> int:
+    """How many mutants to evaluate next: what every undecided image lacks, and not too few."""
+    return max(1, int(lacking.min()), -(-mutants // _STEPS))

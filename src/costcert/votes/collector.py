@@ -21,7 +21,7 @@ from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
 from costcert.models.batch_dependence import refuse_batch_dependence
 from costcert.models.classifier import Ballots, Classifier, Pending, Pixels, ballots_of
-from costcert.votes.adaptive import StoppingRule, schedule
+from costcert.votes.adaptive import StoppingRule, TopK, next_step, spread_out
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.probe import probe
 from costcert.votes.table import Votes
@@ -67,7 +67,7 @@ class VoteCollector:
         *,
         soft: Soft | None = None,
         skip_corrupt: bool = False,
-        until: StoppingRule | None = None,
+        until: StoppingRule | TopK | None = None,
         try_out: bool = True,
     ) -> None:
         _check_classes(model, dataset)
@@ -86,7 +86,7 @@ class VoteCollector:
             # No other program can prepare images as the caller did, so none may believe that the model does.
             | ({"preprocessing": None} if self.dataset.normalised else {}),
             "data": self.dataset.metadata(),
-            **({} if self.until is None else {"until": self.until.to_json()}),
+            **({"until": self.until.to_json()} if isinstance(self.until, StoppingRule) else {}),
             "versions": {name: found for name in _LIBRARIES if (found := _version(name))},
         }
 
@@ -246,19 +246,28 @@ class VoteCollector:
         rows: list[int],
         images: range,
     ) -> None:
-        """Evaluate mutants in the order of `schedule`, for each image until the stopping rule decides."""
+        """Evaluate mutants from all over each image until the stopping rule decides."""
         assert self.until is not None
         undecided = np.arange(len(rows))
-        for mutants in schedule(len(self.regions)):
+        order = spread_out(len(self.regions))
+        lacking = self._lacking(ballots, known, np.array(rows), images)
+        while len(undecided) and order:
             open_rows = np.array(rows)[undecided]
+            step = next_step(lacking, len(self.regions))
+            mutants, order = order[:step], order[step:]
             self._store(self._begin(pixels[undecided], mutants), ballots, open_rows.tolist())
             known[open_rows[:, None], mutants] = True
-            selected: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
-            truth = self.dataset.labels[images.start : images.stop][open_rows]
-            votes = self._table(selected, truth, known=known[open_rows])
-            undecided = undecided[~self.until.decided(votes)]
-            if not len(undecided):
-                return
+            lacking = self._lacking(ballots, known, open_rows, images)
+            undecided, lacking = undecided[lacking > 0], lacking[lacking > 0]
+
+    def _lacking(
+        self, ballots: Ballots, known: npt.NDArray[np.bool_], rows: npt.NDArray[np.int64], images: range
+    ) -> npt.NDArray[np.int64]:
+        """[R], how many mutants of these rows the stopping rule still needs, at least."""
+        assert self.until is not None
+        selected: Any = Ballots._make(None if part is None else part[rows] for part in ballots)
+        truth = self.dataset.labels[images.start : images.stop][rows]
+        return self.until.lacking(self._table(selected, truth, known=known[rows]))
 
     def _votes(self, images: range, ballots: Ballots, provenance: Mapping[str, Any], **masks: Any) -> Votes:
         return self._table(
