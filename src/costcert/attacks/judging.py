@@ -69,14 +69,14 @@ class _Prepared(Classifier):
     def logits(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         return self._model.logits(images, regions)
 
-    def begin(self, images: Pixels, regions: Sequence[Region]) -> Pending:
+    def begin(self, images: Pixels, regions: Sequence[Kept]) -> Pending:
         return self._model.begin(images, regions)
 
     @property
     def calls_at_once(self) -> int:
         return self._model.calls_at_once
 
-    def in_one_batch(self, images: Pixels, regions: Sequence[Region]) -> Logits:
+    def in_one_batch(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         return self._model.in_one_batch(images, regions)
 
     def metadata(self) -> Mapping[str, Any]:
