@@ -51,7 +51,7 @@ def main() -> int:
     recipe = replace(RECIPE, epochs=options.rounds)
     table = Table(width=80)
     table.add_column("network", no_wrap=True)
-    for title in ("plain loop", "1 thread", "faster per core", "2 threads", "2 to 1"):
+    for title in ("plain loop", "1 thread", "to plain", "2 threads", "2 to 1"):
         table.add_column(title, justify="right")
     for name in ("strip:small", "strip:base", "strip:tall"):
         strips = recipe.mutants * (len(data) // recipe.batch_size * recipe.batch_size)
