@@ -40,8 +40,6 @@ def world(images=24):
 @pytest.mark.parametrize("soft", [None, cc.Soft(0.5, 3)])
 @pytest.mark.parametrize("defender", ["costcert", "drs"])
 def test_it_has_the_values_of_the_table(defender, soft):
-    if soft and defender == "drs":
-        pytest.skip("this defender reads hard ballots only")
     logits, truth = world()
     metric = CertifiedAccuracy(**OPTIONS, defender=defender, soft=soft)
     for part in (slice(0, 5), slice(5, 5), slice(5, 24)):
@@ -172,3 +170,11 @@ def test_two_processes_that_reduce(tmp_path):
     whole.update(*world())
     expected = {name: float(value) for name, value in whole.compute().items()}
     assert [json.loads(output.splitlines()[-1]) for output in outputs] == [expected, expected]
+
+
+def test_it_says_what_it_measures():
+    metric = CertifiedAccuracy(**OPTIONS)
+    metric.update(*world())
+    assert repr(metric) == (
+        "CertifiedAccuracy(columns:2 by costcert; patches square:1, square:2; k 1, 3; 24 images)"
+    )
