@@ -169,3 +169,11 @@ def test_two_processes_that_reduce(tmp_path):
     whole.update(*world())
     expected = {name: float(value) for name, value in whole.compute().items()}
     assert [json.loads(output.splitlines()[-1]) for output in outputs] == [expected, expected]
+
+
+def test_it_says_what_it_measures():
+    metric = CertifiedAccuracy(**OPTIONS)
+    metric.update(*world())
+    assert repr(metric) == (
+        "CertifiedAccuracy(columns:2 by costcert; patches square:1, square:2; k 1, 3; 24 images)"
+    )

@@ -90,6 +90,12 @@ class CertifiedAccuracy(Metric):
         self.add_state("clean", table.clone(), dist_reduce_fx="sum")
         self.add_state("certified", table.clone(), dist_reduce_fx="sum")
 
+    def __repr__(self) -> str:
+        return (
+            f"CertifiedAccuracy({self.ablation} by {self.defender}; patches "
+            f"{', '.join(map(str, self.patches))}; k {', '.join(map(str, self.ks))}; {int(self.images)} images)"
+        )
+
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Count these images.
 

@@ -68,3 +68,16 @@ def test_to_pandas_has_a_row_per_image_defender_and_patch():
     table = cc.certify(votes, [1, "rectangle:1x2"], ["costcert", "drs"]).to_pandas()
     assert list(table.columns) == ["image", "defender", "patch", "rank", "min_k"]
     assert len(table) == 2 * 2 * 2
+
+
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_no_number_is_left_out_of_a_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    votes = cc.Votes([[0, 1, 0, 0]] * 9, [0] * 9, ablation="columns:1", num_classes=2, image_size=(1, 4))
+    table = cc.certify(votes, ["1"]).accuracy([1])
+    shown = repr(table)
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "..." not in shown
+    assert all(name in shown for name in table.columns)
+    # Also of a part of it.
+    assert "certified_low" in repr(table[table.defender == "costcert"])

@@ -120,10 +120,12 @@ def test_partial_votes_are_answered_as_the_library_answers(soft):
 def test_votes_are_those_of_the_image(client, votes):
     for row in (0, 17):
         image = votes.image_ids[row]
-        hard = client.get(f"/votes/{image}").json()
+        hard = client.get(f"/votes/{image}", params={"ballots": "hard"}).json()
         assert hard["ballots"] == votes.ballots[row].tolist()
         assert (hard["labels"], hard["cap"]) == (None, 1)
-        soft = client.get(f"/votes/{image}", params={"ballots": "soft"}).json()
+        # As they were cast, unless the request says otherwise.
+        soft = client.get(f"/votes/{image}").json()
+        assert soft == client.get(f"/votes/{image}", params={"ballots": "soft"}).json()
         assert soft["labels"] == votes.labels[row].tolist()
         assert soft["units"] == votes.units[row].tolist()
         assert soft["truth"] == votes.truth[row]
@@ -147,16 +149,23 @@ def test_certificates_of_all_images(client, votes, kind):
         assert curve["clean_percent"] == [f"{100 * share:.1f}" for share in rows.clean]
 
 
-def test_certify_an_image_that_is_shown(client, votes):
-    request = {"image": str(votes.image_ids[3]), "patches": ["2", "rectangle:1x4"], "attack": True}
+@pytest.mark.parametrize("kind", ["hard", "soft", None])
+def test_certify_an_image_that_is_shown(client, votes, kind):
+    cast = votes if kind != "hard" else votes.hard()
+    request = {
+        "view": kind,
+        "image": str(votes.image_ids[3]),
+        "patches": ["2", "rectangle:1x4"],
+        "attack": True,
+    }
     found = client.post("/certify", json=request).json()
     assert found["label"] == votes.truth[3]
-    certs = cc.certify(votes.hard(), ["2", "rectangle:1x4"])
+    certs = cc.certify(cast, ["2", "rectangle:1x4"])
     for row, patch in zip(found["certificates"], certs.patches, strict=True):
         assert row["patch"] == str(patch)
         for name in certs.defenders:
             assert row["defenders"][name]["min_k"] == certs.min_k(name, patch)[3]
-        attack = cc.strongest(votes.hard(), 3, patch)
+        attack = cc.strongest(cast, 3, patch)
         assert row["attack"]["position"] == attack.position
         assert (row["attack"]["top"], row["attack"]["left"]) == attack.places[0]
 

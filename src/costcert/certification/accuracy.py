@@ -72,7 +72,7 @@ class Tally:
 
     def accuracy(self, k: int | Iterable[int] = range(1, 6), *, confidence: float = 0.95) -> pd.DataFrame:
         """A tidy table: defender, patch, k, images, and clean and certified shares with their intervals."""
-        import pandas as pd
+        from costcert.certification.accuracy_table import AccuracyTable
 
         if self.images == 0:
             raise CostcertError("accuracy needs at least one certified image, got none")
@@ -91,4 +91,4 @@ class Tally:
                     row[name] = hits / self.images
                     row[f"{name}_low"], row[f"{name}_high"] = wilson(hits, self.images, confidence)
                 rows.append(row)
-        return pd.DataFrame(rows)
+        return AccuracyTable(rows)
