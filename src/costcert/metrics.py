@@ -92,8 +92,9 @@ class CertifiedAccuracy(Metric):
 
     def __repr__(self) -> str:
         return (
-            f"CertifiedAccuracy({self.ablation} by {self.defender}; patches "
-            f"{', '.join(map(str, self.patches))}; k {', '.join(map(str, self.ks))}; {int(self.images)} images)"
+            f"CertifiedAccuracy({self.ablation} by {self.defender}; "
+            f"patches {', '.join(map(str, self.patches))}; k {', '.join(map(str, self.ks))}; "
+            f"{int(self.images)} images)"
         )
 
     def update(self, logits: Tensor, target: Tensor) -> None:

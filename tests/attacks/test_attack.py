@@ -263,7 +263,6 @@ def test_the_command_exits_with_3_where_a_certificate_is_false(on_the_command_li
         (["--patch", "sqare:2"], "did you mean 'square'?"),
         (["--patch", "4"], "does not fit a 3x10 image"),
         (["--defender", "costcerd"], "did you mean 'costcert'?"),
-        (["--defender", "patchguard", "--soft", "0.3,2"], "patchguard reads one label per ballot"),
         (["--soft", "warm"], "write temperature and labels"),
         (["--universal", "yes"], "a universal patch is fixed or random, got 'yes'"),
         (["--data", "npz:nowhere.npz"], "is not there"),

@@ -685,7 +685,9 @@ def test_best_windows_of_all_labels_at_once(scene, data):
     windows = [frozenset(np.flatnonzero(mask).tolist()) for mask in walk.sets()]
     flips, offsets = kernels._steps(walk.words)
     held, best, where = np.empty(5, np.int64), np.empty(5, np.int64), np.empty(5, np.int64)
-    kernels._best_windows(flips, offsets, np.array(voted, np.int32), 5, held, best, where)
+    image = kernels._blank_image(size, 1, 1, 5)
+    image.slots[:], image.units[:] = voted, 1
+    kernels._best_windows(flips, offsets, image, 1, 5, held, best, where)
     for slot in range(5):
         ballots = [{label: 1} for label in voted]
         assert best[slot] == naive.most_in_a_window(ballots, windows, slot)

@@ -169,7 +169,7 @@ def test_missing_options_are_named(code):
         ["train", "--model", "python:mine:net", "--data", "sample", "--ablation", "columns:4", "--out", "m"]
     )
     assert refused.exit_code == 2
-    assert "python:mine:net cannot be trained: write timm:NAME or strip:SIZE" in refused.stderr
+    assert "python:mine:net cannot be trained: write timm:NAME, strip:SIZE or image:SIZE" in refused.stderr
 
 
 class TestRun:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from costcert.certification.accuracy import Tally, list_lengths
+from costcert.certification.accuracy import Tally
 from costcert.errors import CostcertError, nearest
 from costcert.geometry.patches import Patch, concrete
 from costcert.geometry.sizes import ImageSize, several
@@ -143,7 +143,6 @@ class Certificates:
         """
         if k is None:
             k = range(1, min(5, self.num_classes) + 1)
-        k = list_lengths(k, self.num_classes)
         tally = Tally()
         tally.add(self)
         return tally.accuracy(k, confidence=confidence)
