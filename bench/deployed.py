@@ -3,14 +3,14 @@
     python bench/deployed.py                          (about two minutes on two quiet cores)
     python bench/deployed.py --gtsrb npz:signs.npz    (with test images of GTSRB for shipped:gtsrb)
 
-Every adaptive prediction is compared with the full one. The ViT-S has random weights, and a label that all of its
-mutants vote for: the fewest evaluations that a prediction of one label can take.
+Every adaptive prediction is compared with the full one. The ViT-S has random weights, and a label that all
+of its mutants vote for: the fewest evaluations that a prediction of one label can take.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 
 import numpy as np
@@ -70,34 +70,34 @@ def _pictures(data: str, count: int) -> list[Image.Image]:
 
 
 def measured(voter: Voter, pictures: list[Image.Image]) -> list[tuple[str, ...]]:
-    rows = []
-    for soft in dict.fromkeys((None, voter.soft)):
-        deployed = cc.Deployed(voter.model, voter.ablation, soft=soft)
-        mutants = voter.ablation.count(voter.model.image_size)
-        # The first call also tests whether the network depends on its batch.
-        deployed.predict(pictures[0], k=1)
-        for k in (1, 2, 5):
-            full, adaptive = (
-                _milliseconds(
-                    lambda picture, how=how, k=k: deployed.predict(picture, k, adaptive=how), pictures
-                )
-                for how in (False, True)
-            )
-            for picture in pictures:
-                if (deployed.predict(picture, k) != deployed.predict(picture, k, adaptive=True)).any():
-                    raise SystemExit(f"wrong: an adaptive prediction of {voter.model!r} differs")
-            evaluated = np.mean([_evaluated(deployed, picture, k) for picture in pictures]) / mutants
-            rows.append(
-                (
-                    f"{mutants}{' soft' if soft else ''}",
-                    str(k),
-                    f"{full:.1f}",
-                    f"{adaptive:.1f}",
-                    f"{evaluated:.0%}",
-                    f"{full / adaptive:.2f}x",
-                )
-            )
-    return rows
+    return [
+        row
+        for soft in dict.fromkeys((None, voter.soft))
+        for row in _measured(cc.Deployed(voter.model, voter.ablation, soft=soft), pictures)
+    ]
+
+
+def _measured(deployed: cc.Deployed, pictures: list[Image.Image]) -> Iterator[tuple[str, ...]]:
+    # The first call also tests whether the network depends on its batch.
+    deployed.predict(pictures[0], k=1)
+    mutants = deployed.ablation.count(deployed.model.image_size)
+    for k in (1, 2, 5):
+        full, adaptive = (
+            _milliseconds(lambda picture, how=how, k=k: deployed.predict(picture, k, adaptive=how), pictures)
+            for how in (False, True)
+        )
+        for picture in pictures:
+            if (deployed.predict(picture, k) != deployed.predict(picture, k, adaptive=True)).any():
+                raise SystemExit(f"wrong: an adaptive prediction of {deployed!r} differs")
+        evaluated = np.mean([_evaluated(deployed, picture, k) for picture in pictures]) / mutants
+        yield (
+            f"{mutants}{' soft' if deployed.classifier.soft else ''}",
+            str(k),
+            f"{full:.1f}",
+            f"{adaptive:.1f}",
+            f"{evaluated:.0%}",
+            f"{full / adaptive:.2f}x",
+        )
 
 
 def _milliseconds(predict: Callable[[Image.Image], object], pictures: list[Image.Image]) -> float:

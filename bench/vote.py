@@ -5,10 +5,10 @@
     python bench/vote.py --memory                    (instead: what a batch costs)
 
 1. The shipped networks: batches side by side against threads inside operations, on one core and on all, and
-   beside a process that keeps one core busy. First it checks that logits are the same bytes on one core and all.
-2. A ViT-B/16 at 224 px with random weights, columns:19: one mutant at a time with all 196 tokens (as the authors'
-   script does), the same in batches, and in batches with hidden tokens dropped. First it checks that the logits
-   with no token dropped are those of the dense model.
+   beside a process that keeps one core busy. First it checks that the number of cores changes no byte.
+2. A ViT-B/16 at 224 px with random weights, columns:19: one mutant at a time with all 196 tokens (as the
+   authors' script does), the same in batches, and in batches with hidden tokens dropped. First it checks that
+   the logits with no token dropped are those of the dense model.
 3. Stride 4 against 1.
 
 A missed target is printed, and is not an error.

@@ -80,7 +80,7 @@ class Defender(ABC):
 
     @property
     def predicts_by_votes(self) -> bool:
-        """Whether the prediction is the labels with most votes, which can be known before all ballots are."""
+        """Whether the prediction is the labels with the most votes, so that some ballots may decide it."""
         mine = type(self)
         return mine.scores is Defender.scores and mine.predict is Defender.predict and self.ranks_by_votes
 

@@ -201,7 +201,8 @@ class _SideBySide(nn.Sequential):
 
     def forward(self, features: Tensor) -> Tensor:
         count, _, length, width = features.shape
-        group = math.gcd(count, _SIDE_BY_SIDE) if width == 1 else 1
+        # A trace, as for ONNX, would keep the batch size of its example.
+        group = math.gcd(count, _SIDE_BY_SIDE) if width == 1 and not torch._C._get_tracing_state() else 1
         if group > 1:
             features = features.reshape(count // group, group, -1, length).permute(0, 2, 3, 1)
             features = features.contiguous(memory_format=torch.channels_last)

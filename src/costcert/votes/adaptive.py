@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,6 @@ from costcert.certification.guarantees import bounds
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize, positive_ints
 from costcert.votes.table import Votes
-
-# The most parts in which the mutants of an image are evaluated, one after the other.
-_STEPS = 16
 
 # Numbers of mutants, one per image.
 Mutants = npt.NDArray[np.int64]
@@ -33,6 +30,9 @@ class StoppingRule:
     patches: tuple[OnePatch | Several, ...]
     ks: tuple[int, ...]
     ties: str = "against"
+
+    # The most parts in which the mutants of an image are evaluated, one after the other.
+    steps: ClassVar[int] = 16
 
     def __repr__(self) -> str:
         patches, ks = (", ".join(map(str, each)) for each in (self.patches, self.ks))
@@ -72,6 +72,9 @@ class TopK:
     """
 
     k: int
+
+    # A step on one image costs time of its own, and half of the mutants at least are in the first.
+    steps: ClassVar[int] = 4
 
     def lacking(self, votes: Votes) -> Mutants:
         """[N], 0 if the known ballots decide; otherwise how many more have to be evaluated, at least."""
@@ -123,6 +126,6 @@ def spread_out(mutants: int) -> list[int]:
     return order
 
 
-def next_step(lacking: Mutants, mutants: int) -> int:
+def next_step(lacking: Mutants, mutants: int, steps: int) -> int:
     """How many mutants to evaluate next: what every undecided image lacks, and not too few."""
-    return max(1, int(lacking.min()), -(-mutants // _STEPS))
+    return max(1, int(lacking.min()), -(-mutants // steps))

@@ -253,7 +253,7 @@ class VoteCollector:
         lacking = self._lacking(ballots, known, np.array(rows), images)
         while len(undecided) and order:
             open_rows = np.array(rows)[undecided]
-            step = next_step(lacking, len(self.regions))
+            step = next_step(lacking, len(self.regions), self.until.steps)
             mutants, order = order[:step], order[step:]
             self._store(self._begin(pixels[undecided], mutants), ballots, open_rows.tolist())
             known[open_rows[:, None], mutants] = True
