@@ -642,7 +642,7 @@ def test_masks_where_most_labels_have_few_votes(data, election, ties):
 
 
 @pytest.mark.parametrize("priced", [False, True])
-@pytest.mark.parametrize("spots", [1, 3])
+@pytest.mark.parametrize("spots", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_what_a_label_costs_does_not_depend_on_how_many_there_are(monkeypatch, priced, spots):
     """Work is counted: one table of windows an image, and at most one search for a flip.
 

@@ -96,6 +96,7 @@ def test_more_mutants_than_bits_in_a_word(data, width):
     assert set(touched_sets(scene)[1]) == set(scene.windows)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(st.integers(65, 80), st.integers(1, 9), st.integers(1, 3))
 def test_two_patches_on_a_long_axis(width, kept, side):

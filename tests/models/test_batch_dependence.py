@@ -261,9 +261,9 @@ def test_shipped_models_pass(name):
     ("name", "hide"),
     [
         ("vit_tiny_patch16_224", "drop-tokens"),
-        ("vit_tiny_patch16_224", "zero"),
+        pytest.param("vit_tiny_patch16_224", "zero", marks=pytest.mark.slow),
         pytest.param("resnet50", "black", marks=pytest.mark.slow),
-        ("resnet18", "crop"),
+        pytest.param("resnet18", "crop", marks=pytest.mark.slow),
         pytest.param("efficientnet_b0", "mean", marks=pytest.mark.slow),
     ],
 )

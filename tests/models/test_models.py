@@ -354,7 +354,13 @@ class TestTrainedFolder:
         save_model(folder, network, card)
         return card, network
 
-    @pytest.mark.parametrize("more", [{}, {"architecture": VIT, "hide": "drop-tokens"}], ids=["strip", "vit"])
+    @pytest.mark.parametrize(
+        "more",
+        [
+            pytest.param({}, id="strip"),
+            pytest.param({"architecture": VIT, "hide": "drop-tokens"}, id="vit", marks=pytest.mark.slow),
+        ],
+    )
     def test_loads_as_it_was_saved(self, tmp_path, more):
         card, network = self.saved(tmp_path / "m", **more)
         mutants, read, checksum = load_saved(tmp_path / "m")

@@ -9,13 +9,14 @@ pytest.importorskip("matplotlib", reason="reports need costcert[report]")
 pytest.importorskip("yaml", reason="model cards need costcert[report]")
 
 import yaml
-from test_report import PATCHES, percent, ran, run_folder  # noqa: F401
+from test_report import percent, ran
 from test_tables import UGLY, run
 
 import costcert as cc
 from command_line import parsed
 from costcert.reports.card import card
 from costcert.reports.tables import paper_table
+from made_up_run import PATCHES
 
 
 def header_and_text(content):
@@ -28,7 +29,7 @@ def made(runs, ks=(1, 5), **options):
 
 
 @pytest.mark.parametrize("name", ["card.md", "README.md"])
-def test_the_report_is_a_card_by_its_name(run_folder, tmp_path, name):  # noqa: F811
+def test_the_report_is_a_card_by_its_name(run_folder, tmp_path, name):
     assert ran(run_folder / "soft", "--out", tmp_path / name, "-k", "1,5").exit_code == 0
     header, text = header_and_text((tmp_path / name).read_text())
     certificates = cc.read_certificates(run_folder / "soft")
@@ -56,7 +57,7 @@ def test_the_report_is_a_card_by_its_name(run_folder, tmp_path, name):  # noqa: 
     assert " % of the 90 test images" in text
 
 
-def test_other_markdown_is_a_table(run_folder, tmp_path):  # noqa: F811
+def test_other_markdown_is_a_table(run_folder, tmp_path):
     for words in (["--out", tmp_path / "table.md"], ["--leaderboard", "--out", tmp_path / "README.md"]):
         assert ran(run_folder / "certs", *words).exit_code == 0
         assert not words[-1].read_text().startswith("---")

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib", reason="reports need costcert[report]")
 
 import itertools
 
-from test_report import PATCHES, percent, run_folder, written  # noqa: F401
+from test_report import percent
 
 import costcert as cc
 from browser import opened
@@ -21,15 +21,16 @@ from costcert.reports.examples import Bar
 from costcert.reports.glossary import WORDS, Term
 from costcert.reports.page import RunSection, page
 from costcert.reports.results import read_results
+from made_up_run import PATCHES
 
 
-@pytest.fixture(scope="module")
-def text(written):  # noqa: F811
+@pytest.fixture
+def text(written):
     return (written.folder / "report.html").read_text()
 
 
-@pytest.fixture(scope="module")
-def address(written):  # noqa: F811
+@pytest.fixture
+def address(written):
     return (written.folder / "report.html").as_uri()
 
 
@@ -81,7 +82,7 @@ def numbers(table):
     ]
 
 
-def test_its_tables_are_the_certificates_with_certified_first(text, run_folder):  # noqa: F811
+def test_its_tables_are_the_certificates_with_certified_first(text, run_folder):
     certificates = cc.read_certificates(run_folder / "certs")
     short, complete = map(numbers, re.findall(r'<table class="paper-table">.*?</table>', text, re.DOTALL))
     expected = {
@@ -100,7 +101,7 @@ def test_its_tables_are_the_certificates_with_certified_first(text, run_folder):
     assert "3\u00a0×\u00a03\u00a0px (3.5\u00a0%)" in text
 
 
-def test_the_summary_lists_the_weakest_classes_and_the_images_that_just_miss(text, run_folder):  # noqa: F811
+def test_the_summary_lists_the_weakest_classes_and_the_images_that_just_miss(text, run_folder):
     results = read_results(run_folder / "certs", votes=run_folder / "votes")
     found = summary.headline(results)
     certificates = cc.read_certificates(run_folder / "certs")
@@ -160,7 +161,7 @@ def test_anchors_differ_where_words_do():
     assert len({Term(name, "").anchor for name in names}) == len(names)
 
 
-def test_a_min_k_of_all_classes_is_no_promise(text, run_folder):  # noqa: F811
+def test_a_min_k_of_all_classes_is_no_promise(text, run_folder):
     certificates = cc.read_certificates(run_folder / "certs")
     ids = list(certificates.image_ids)
     checked = 0
@@ -199,14 +200,14 @@ def test_votes_are_readable_numbers(clean, added, shown):
     assert drawing._count(Bar("a", clean, added, False)) == shown
 
 
-def test_a_page_without_votes_says_how_to_get_the_rest(run_folder):  # noqa: F811
+def test_a_page_without_votes_says_how_to_get_the_rest(run_folder):
     text = page([RunSection(read_results(run_folder / "certs"), {})])
     assert "The weakest classes" not in text
     assert "costcert report CERTS --votes VOTES --data DATA" in text
     assert {*re.findall(r'href="#([^"]+)"', text)} <= {*re.findall(r'\bid="([^"]+)"', text)}
 
 
-def test_soft_ballots_are_named(run_folder):  # noqa: F811
+def test_soft_ballots_are_named(run_folder):
     assert "CostCert proves, from soft ballots, that no" in page(
         [RunSection(read_results(run_folder / "soft"), {})]
     )

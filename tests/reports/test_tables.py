@@ -344,7 +344,10 @@ def many_tables():
 STYLED = [(style, intervals) for style in STYLES for intervals in (False, True)]
 
 
-@pytest.mark.parametrize(("style", "intervals"), STYLED)
+@pytest.mark.parametrize(
+    ("style", "intervals"),
+    [pytest.param(*each, marks=[] if all(each) else pytest.mark.slow) for each in STYLED],
+)
 def test_latex_shows_every_number_and_is_estimated_to_fit(style, intervals):
     for name, table in many_tables().items():
         parts = list(_parts(table, style == "narrow", STYLES[style].width, intervals))

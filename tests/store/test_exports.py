@@ -156,7 +156,9 @@ def test_certificates_of_other_votes_are_never_shown(votes, ending):
         open_run(path)
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending", [".csv", *(pytest.param(ending, marks=pytest.mark.slow) for ending in (".json", ".parquet"))]
+)
 def test_a_changed_file_is_refused_as_a_changed_folder_is(votes, ending):
     path = votes / f"certs{ending}"
     cc.write_certificates(cc.certify(some_votes(), [1, 2]), path, votes=votes / "votes")

@@ -205,7 +205,7 @@ def test_mutated_tables_of_votes_are_refused_or_well_formed(tmp_path, ending):
     assert refusals > 100
 
 
-@pytest.mark.parametrize("ending", [".parquet", ".csv", ".json"])
+@pytest.mark.parametrize("ending", [pytest.param(".parquet", marks=pytest.mark.slow), ".csv", ".json"])
 def test_mutated_files_of_certificates_are_refused_or_unharmed(tmp_path, ending):
     rng, path = random.Random(10), tmp_path / f"certs{ending}"
     certificates = cc.certify(hard_votes(), [1, 2])
@@ -331,6 +331,7 @@ def places(content, keys=()):
             yield from places(value, (*keys, key))
 
 
+@pytest.mark.slow
 def test_manifests_without_digests_of_anything(folders):
     """Older folders have no digests to protect them: damage still gives sentences, not tracebacks."""
     paths = [folders / name / "manifest.json" for name in ("votes", "certs")]

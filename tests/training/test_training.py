@@ -64,6 +64,7 @@ def trainer(folder, recipe, **options):
 QUICK = find_recipe("default", epochs=3, batch_size=16, seed=4)
 
 
+@pytest.mark.slow
 def test_it_learns_and_validates_every_epoch(tmp_path):
     epochs = []
     recipe = find_recipe("default", epochs=12, batch_size=16, seed=4)

@@ -513,8 +513,8 @@ def test_a_changed_accuracy_of_an_export_is_named(folders):
     ("soft", "asked"),
     [
         (False, ["--ties", "lowest", "--ablation", "columns:2/stride=3", "--epsilon", "0.2"]),
-        (True, ["--tau", "3"]),
-        (True, ["--hard"]),
+        pytest.param(True, ["--tau", "3"], marks=pytest.mark.slow),
+        pytest.param(True, ["--hard"], marks=pytest.mark.slow),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -838,7 +838,9 @@ def test_other_weights_are_noticed(sample_votes, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (64, 1), (64, 2)])
+@pytest.mark.parametrize(
+    ("batch_size", "threads"), [(1, 1), *(pytest.param(64, n, marks=pytest.mark.slow) for n in (1, 2))]
+)
 def test_ballots_of_a_real_network_flip_within_the_probe_or_not_at_all(sample_votes, batch_size, threads):
     """Only labels are compared: margins may move by more than a probe of a few mutants measured."""
     import torch
