@@ -91,9 +91,10 @@ class CertifiedAccuracy(Metric):
         self.add_state("certified", table.clone(), dist_reduce_fx="sum")
 
     def __repr__(self) -> str:
+        patches, ks = ", ".join(map(str, self.patches)), ", ".join(map(str, self.ks))
         return (
-            f"CertifiedAccuracy({self.ablation} by {self.defender}; patches "
-            f"{', '.join(map(str, self.patches))}; k {', '.join(map(str, self.ks))}; {int(self.images)} images)"
+            f"CertifiedAccuracy({self.ablation} by {self.defender}; patches {patches}; k {ks}; "
+            f"{int(self.images)} images)"
         )
 
     def update(self, logits: Tensor, target: Tensor) -> None:
