@@ -91,9 +91,9 @@ class CertifiedAccuracy(Metric):
         self.add_state("certified", table.clone(), dist_reduce_fx="sum")
 
     def __repr__(self) -> str:
+        patches, ks = ", ".join(map(str, self.patches)), ", ".join(map(str, self.ks))
         return (
-            f"CertifiedAccuracy({self.ablation} by {self.defender}; "
-            f"patches {', '.join(map(str, self.patches))}; k {', '.join(map(str, self.ks))}; "
+            f"CertifiedAccuracy({self.ablation} by {self.defender}; patches {patches}; k {ks}; "
             f"{int(self.images)} images)"
         )
 

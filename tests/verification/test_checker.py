@@ -528,9 +528,11 @@ def test_an_export_is_checked_as_it_was_asked_for(tmp_path, ending, soft, asked)
     assert (result.exit_code, "all alike" in result.stdout) == (0, True), result.output
     asked_for = [
         f"ties {'lowest' if '--ties' in asked else 'against'}",
+        *(["epsilon 0.2"] if "--epsilon" in asked else []),
         *(["tau 3"] if "--tau" in asked else []),
     ]
-    assert all(each in result.stdout for each in asked_for), result.stdout
+    question = next(line for line in result.stdout.splitlines() if line.startswith("Question: "))
+    assert question.endswith(f" ballots, {', '.join(asked_for)}"), question
     assert f"{path} is as it was written, " in result.stdout
     few = costcert(*ask[:-1], "--sample", 3).stdout
     assert "certificates again, of 3 of 12 images; --sample and --all choose how many" in few

@@ -1,5 +1,5 @@
 // Votes of masks: which mutants hide a sticker, the rows that are safe, and what labels can score; the formulas of
-// costcert/defenders/patchcleanser.py, which tests/explorer/test_masks.py compares with the library.
+// costcert/defenders/patchcleanser.py, which tests/explorer/test_mask_pages.py compares with the library.
 
 const within = (start, length, first, extent) => first >= start && first + extent <= start + length;
 
