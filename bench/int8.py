@@ -2,9 +2,9 @@
 
     python bench/int8.py --train npz:gtsrb-train.npz --test npz:gtsrb-test.npz
 
-The shipped GTSRB network, exported to ONNX and quantised by ONNX Runtime: one scale per output channel for
-the weights, which have 7 bits (8 would overflow on CPUs without VNNI), and static scales for activations, from
-mutants of training images. Rates are mutants per second of CPU time on one core, with the crops.
+The shipped GTSRB network, exported to ONNX and quantised by ONNX Runtime: weights with one scale per output
+channel and 7 bits (8 would overflow on CPUs without VNNI), activations with static scales, from mutants of
+training images. Rates are mutants per second of CPU time on one core, with the crops.
 """
 
 from __future__ import annotations
