@@ -75,7 +75,7 @@ def main() -> None:
     test = limited(parse_dataset(options.test), options.limit)
     table = Table(width=80)
     table.add_column("shipped:gtsrb", no_wrap=True)
-    for title in ("per s", "faster", "same", "clean@1", "cert.@1", "cert.@5"):
+    for title in ("per s", "faster", "same", "clean", "top 1", "top 5"):
         table.add_column(title, justify="right")
     with tempfile.TemporaryDirectory() as folder:
         calibration = mutants_of(voter, limited(parse_dataset(options.train), CALIBRATION_IMAGES))
