@@ -70,7 +70,7 @@ def test_touched_sets_are_counted_by_pixels(scene):
         assert naive.touched(scene.mutants, place) == attacked
 
 
-@settings(max_examples=examples(600))
+@settings(max_examples=examples(200))
 @given(masked_elections(masked_scenes()), ties)
 def test_min_k_is_its_definition(election, ties):
     assert certified(election, ties) == defined(election)

@@ -39,7 +39,7 @@ def defined(election, name, ties, uncertain=None, tau=0):
     ]
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(soft_elections(scenes(largest_side=6), largest_cap=9), ties)
 def test_min_k_is_its_definition(election, ties):
     assert certified(election, ties) == {name: defined(election, name, ties) for name in MASKED}
@@ -64,7 +64,7 @@ def test_unknown_ballots_outside_a_window_are_not_masked(data, election, ties, t
     assert found == {name: defined(election, name, ties, uncertain, tau) for name in MASKED}
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(soft_elections(scenes(largest_side=5, most_touched=4), st.integers(2, 3), most_images=1), ties)
 def test_they_survive_every_attack(election, ties):
     """No ballots of at most U units from touched mutants bring the true label below min-k."""
@@ -141,7 +141,7 @@ def test_the_price_that_is_left_out_could_only_lower_min_k(election, ties):
         assert naive.costcert_masks(*world, cap=election.cap) <= found
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(soft_elections(scenes(largest_side=6, kinds=("columns",), most_families=1), largest_cap=9))
 def test_windows_of_one_size_certify_at_k_1_what_costcert_does(election):
     """The true label gives away what it holds in a window, CostCert all that a window could hold."""
