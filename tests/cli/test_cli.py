@@ -375,7 +375,7 @@ def test_every_command_prints_in_every_encoding(tmp_path, encoding):
     """From training to the page, in a folder whose name the encoding lacks."""
     here = tmp_path / "Zahlen-♠-ω"
     here.mkdir()
-    images = ["--data", "sample", "--limit", "8"]
+    images = ["--data", "sample", "--limit", "10"]
     model = ["--model", "shipped:fashion"]
     lines = [
         ("--help",),
