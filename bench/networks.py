@@ -30,7 +30,10 @@ class Voter(NamedTuple):
 def shipped(name: str) -> Voter:
     model = cc.load_model(name)
     tuned = model_folder(name) / TUNED
-    return Voter(model, *read_tuned(tuned)) if tuned.is_file() else Voter(model, model.ablation)
+    if not tuned.is_file():
+        return Voter(model, model.ablation)
+    chosen = read_tuned(tuned)
+    return Voter(model, chosen.ablation, chosen.soft)
 
 
 def random_vit(name: str, num_classes: int) -> Built:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from costcert.errors import CostcertError, nearest
 from costcert.models.strips import Block, MeanAndMax, convolution
 
-# Channels after the first convolution and after each residual block, each of which halves both sides.
+# Channels after the first convolution and after each residual block, each of which halves both sides. The
+# first layers see the most pixels and take most of the time, so they are thin.
 IMAGE_SIZES: dict[str, tuple[int, ...]] = {
-    "small": (24, 48, 96, 128),
+    "small": (16, 32, 96, 160),
     "base": (32, 64, 128, 256),
 }
 
