@@ -15,6 +15,7 @@ from torch import nn
 
 import costcert as cc
 from command_line import invoke
+from costcert.attacks import optimizer
 from costcert.attacks.campaign import attack
 from costcert.attacks.effort import Effort
 from costcert.attacks.evidence import FalseCertificateError
@@ -26,7 +27,9 @@ from costcert.attacks.universal import UniversalPatch
 from costcert.datasets.arrays import ArrayDataset
 from costcert.errors import CostcertError
 from costcert.geometry.touch import touched
+from costcert.models import side_by_side
 from costcert.models.loading import load_model
+from costcert.models.side_by_side import SideBySide
 from tiny import Leaky, Tiny, for_masks, greys, pictures
 from waiting import HANGS, wait_until
 
@@ -320,6 +323,25 @@ def test_a_stopped_run_continues_and_ends_like_an_undisturbed_one(model, tmp_pat
         run(model, tmp_path / "parts", k=2)
     assert (run(model, tmp_path / "parts").patched == whole.patched).all()
     assert len(calls) == 6
+
+
+def test_patches_are_the_same_on_any_number_of_cores(model, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(optimizer, "_FEWEST", 1)
+    parts = []
+
+    def noted(evaluate, module, batches):
+        parts.append(len(batches))
+        return SideBySide(evaluate, module, batches)
+
+    monkeypatch.setattr(optimizer, "SideBySide", noted)
+    found = []
+    for cores in (1, 3):
+        monkeypatch.setattr(side_by_side, "cores", lambda cores=cores: cores)
+        found.append(run(model, tmp_path / str(cores), shard_size=8))
+    assert max(parts) > 1
+    assert (found[0].patched == found[1].patched).all()
+    assert (found[0].attacked == found[1].attacked).all()
 
 
 @pytest.mark.slow

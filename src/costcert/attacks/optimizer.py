@@ -6,13 +6,14 @@ them, so every intermediate result is judged on uint8 pixels. There are two obje
 - `ballots`: each touched mutant prefers the rival that the placement assigns to it, by a margin;
 - `votes`: the k leading rivals, whichever they are, overtake the true label in a soft count of votes.
 
-Gradients are computed on one thread: their rounding, and with it the patches found, would otherwise depend on
-the number of cores.
+A batch of attempts is divided into parts that run side by side, each on one thread. The parts do not depend
+on the number of cores, nor does the rounding of gradients, and with it the patches found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,14 +25,17 @@ from costcert.attacks.placements import Placements, Prices
 from costcert.errors import CostcertError
 from costcert.models.callables import CallableNetwork
 from costcert.models.classifier import Classifier, Pixels, ballots_of
+from costcert.models.mutants import Mutants
 from costcert.models.onnx import OnnxNetwork
-from costcert.models.side_by_side import one_thread
+from costcert.models.side_by_side import SideBySide
 from costcert.models.torch_classifier import TorchClassifier
 from costcert.votes.table import Votes
 
 # Pixels of mutants in one backward pass, and the most mutants.
 _SHOWN_AT_ONCE = {"cpu": 1 << 18, "mps": 1 << 21, "cuda": 1 << 23}
 _MOST_AT_ONCE = {"cpu": 512, "mps": 1024, "cuda": 4096}
+# Parts of a backward pass on a CPU, and the fewest mutants that are worth one.
+_PARTS, _FEWEST = 8, 32
 # Grey levels by which a pixel moves in the first step and in the last.
 _FIRST_STEP, _LAST_STEP = 128.0, 8.0
 _MOMENTUM = 0.6
@@ -58,7 +62,6 @@ class PatchOptimizer:
         soft = None if judge.soft is None else judge.soft.temperature
         self.temperature = _HARD_TEMPERATURE if soft is None else soft
 
-    @one_thread()
     def optimize(self, attempts: Sequence[Attempt], steps: int) -> None:
         """Take up to `steps` steps with each attempt; attempts on an image that is broken are skipped."""
         broken: set[int] = set()
@@ -67,7 +70,7 @@ class PatchOptimizer:
             batch, waiting = self._next_batch(waiting)
             batch = [attempt for attempt in batch if attempt.image not in broken]
             if batch:
-                self._descend(batch, steps)
+                self._descend_in_parts(batch, steps)
             broken |= {attempt.image for attempt in batch if attempt.position > self.k}
 
     def _next_batch(self, waiting: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
@@ -81,13 +84,23 @@ class PatchOptimizer:
             count += 1
         return waiting[:count], waiting[count:]
 
-    def _descend(self, attempts: list[Attempt], steps: int) -> None:
+    def _descend_in_parts(self, attempts: list[Attempt], steps: int) -> None:
+        if self.model.device.type != "cpu":
+            self._descend(self.model.mutants, attempts, steps)
+            return
+        mutants = sum(len(attempt.placement.touched) for attempt in attempts)
+        count = max(1, min(_PARTS, mutants // _FEWEST, len(attempts)))
+        parts = [attempts[number::count] for number in range(count)]
+        for _ in SideBySide(partial(self._descend, steps=steps), self.model.mutants, parts):
+            pass
+
+    def _descend(self, mutants: Mutants, attempts: list[Attempt], steps: int) -> None:
         batch = Batch(self, attempts)
         pixels = self._tensor(np.stack([attempt.start for attempt in attempts])).float()
         direction = torch.zeros_like(pixels)
         for size in [*step_sizes(steps), 0.0]:
             pixels.requires_grad_()
-            logits, shown = self.logits(pixels, batch)
+            logits, shown = self.logits(pixels, batch, mutants)
             loss, short = self.loss(logits, batch)
             done = self._record(batch, logits, shown, short)
             if size == 0.0 or all(done):
@@ -99,14 +112,19 @@ class PatchOptimizer:
                 batch = Batch(self, [batch.attempts[number] for number in remaining])
                 pixels, direction = pixels[remaining], direction[remaining]
 
-    def logits(self, pixels: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """[M, L] of the touched mutants, and the rounded images that were evaluated."""
+    def logits(self, pixels: Tensor, batch: Batch, mutants: Mutants | None = None) -> tuple[Tensor, Tensor]:
+        """[M, L] of the touched mutants, and the rounded images that were evaluated.
+
+        Args:
+            mutants: the classifier's own by default, or a copy for the calling thread.
+        """
+        mutants = mutants or self.model.mutants
         # Straight-through estimator: rounding counts as the identity in the backward pass.
         rounded = pixels + (pixels.detach().round() - pixels.detach())
         shown = torch.where(batch.covered, rounded, batch.clean)
-        self.model.mutants.eval()
+        mutants.eval()
         try:
-            logits = self.model.mutants(self.model.preprocessing.normalise(shown), batch.regions, batch.owner)
+            logits = mutants(self.model.preprocessing.normalise(shown), batch.regions, batch.owner)
         except (RuntimeError, MemoryError) as error:
             # A network that leaves torch has no gradient, which torch reports as an error.
             if "requires grad" in str(error):
