@@ -125,8 +125,8 @@ class PatchCleanser(Defender):
             )
         raise CostcertError(
             f"{ablation} cover patches of up to {height}x{width} pixels, but {patch} has {patch.height}x"
-            f"{patch.width}: vote with masks for it, as in masks:{ablation.per_axis}/patch={patch.height}x"
-            f"{patch.width}"
+            f"{patch.width}: vote with masks for it, as in "
+            f"{Masks(ablation.per_axis, patch=(patch.height, patch.width))}"
         )
 
 
