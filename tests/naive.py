@@ -484,3 +484,20 @@ def completions(ballots, known, num_classes):
 def unions(sets, times):
     """All unions of `times` of these sets, with repetition."""
     return distinct(frozenset().union(*chosen) for chosen in combinations_with_replacement(sets, times))
+
+
+def mask_bounds(ballots, known, sets, rows, truth, num_classes, cap=1):
+    """Lower and upper bound of rank and of PatchCleanser's min-k, from the ballots in `known` alone.
+
+    In the best case every unknown mutant gives all to the true label; in the worst the attacker holds it.
+    """
+    unknown = frozenset(range(len(ballots))) - known
+    best = [{truth: cap} if m in unknown else ballot for m, ballot in enumerate(ballots)]
+    low = pair_order(best, rows, num_classes).index(truth) + 1
+    high = patchcleanser(ballots, [unknown], rows, truth, num_classes, cap) if unknown else low
+    return (
+        low,
+        high,
+        patchcleanser(best, sets, rows, truth, num_classes, cap),
+        patchcleanser(ballots, [attacked | unknown for attacked in sets], rows, truth, num_classes, cap),
+    )

@@ -147,7 +147,7 @@ def test_as_many_rivals_are_served_as_can_be(data):
         (lambda votes: cc.min_k_any(votes, 1, [[0, 1]] * 2), "vote with columns, rows or blocks"),
         (lambda votes: cc.exclusion(votes, 1, 0, 1), "vote with columns, rows or blocks"),
         (lambda votes: cc.stability(votes, 1, 1), "vote with columns, rows or blocks"),
-        (lambda votes: cc.bounds(votes, 1), "vote with columns, rows or blocks"),
+        (lambda votes: cc.bounds(votes, 3), "cover patches of up to 2x2 pixels, but square:3 has 3x3"),
     ],
 )
 def test_what_votes_of_masks_do_not_answer(call, sentence):

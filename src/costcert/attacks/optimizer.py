@@ -4,7 +4,9 @@ A step moves every pixel of a patch by the sign of its gradient. Pixels are roun
 them, so every intermediate result is judged on uint8 pixels. There are two objectives:
 
 - `ballots`: each touched mutant prefers the rival that the placement assigns to it, by a margin;
-- `votes`: the k leading rivals, whichever they are, overtake the true label in a soft count of votes.
+- `votes`: the k leading rivals, whichever they are, overtake the true label in a soft count of votes; for
+  votes of masks by their best rows, S[y] = max over i of min over j of c_ij[y], smoothed so that more than
+  one mutant has a gradient.
 
 A batch of attempts is divided into parts that run side by side, each on one thread. The parts do not depend
 on the number of cores, nor does the rounding of gradients, and with it the patches found.
@@ -22,6 +24,7 @@ from torch import Tensor
 from costcert.attacks.attempts import Attempt
 from costcert.attacks.judging import Judge, Positions, rewritten
 from costcert.attacks.placements import Placements, Prices
+from costcert.defenders.patchcleanser import PatchCleanser, gifts, masks_of
 from costcert.errors import CostcertError
 from costcert.models.callables import CallableNetwork
 from costcert.models.classifier import Classifier, Pixels, ballots_of
@@ -41,6 +44,8 @@ _FIRST_STEP, _LAST_STEP = 128.0, 8.0
 _MOMENTUM = 0.6
 # Margins of the two objectives: in logits of a mutant, and in votes of the count.
 _LOGITS_AHEAD, _VOTES_AHEAD = 1.0, 0.5
+# How closely smoothed best rows follow the true ones.
+_SHARPNESS = 20.0
 # Temperature of the softmax that replaces hard ballots, which have no gradient.
 _HARD_TEMPERATURE = 0.5
 
@@ -61,6 +66,8 @@ class PatchOptimizer:
         self.model = judge.model
         soft = None if judge.soft is None else judge.soft.temperature
         self.temperature = _HARD_TEMPERATURE if soft is None else soft
+        by_rows = isinstance(judge.deployed.defender, PatchCleanser)
+        self.rows = self._tensor(masks_of(votes).table()).long() if by_rows else None
 
     def optimize(self, attempts: Sequence[Attempt], steps: int) -> None:
         """Take up to `steps` steps with each attempt; attempts on an image that is broken are skipped."""
@@ -146,7 +153,7 @@ class PatchOptimizer:
     def loss(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """[J], the loss of each attempt, and the votes that it still lacks."""
         shares = (logits / self.temperature).softmax(dim=1)
-        scores = batch.rest.index_add(0, batch.owner, shares)
+        scores = self._scores(shares, batch)
         own = scores.gather(1, batch.truth)
         rivals = scores.scatter(1, batch.truth, -torch.inf).topk(self.k, dim=1).values
         short = (own - rivals + _VOTES_AHEAD).relu().sum(dim=1)
@@ -155,6 +162,14 @@ class PatchOptimizer:
         behind = (others - wanted + _LOGITS_AHEAD).relu()
         ballots = torch.zeros_like(short).index_add(0, batch.owner, behind)
         return torch.where(batch.by_votes, short, ballots), short.detach()
+
+    def _scores(self, shares: Tensor, batch: Batch) -> Tensor:
+        """[J, L], a soft count of votes; for masks the smoothed best rows, in votes of a whole row."""
+        if batch.given is None or self.rows is None:
+            return batch.rest.index_add(0, batch.owner, shares)
+        given = batch.given.index_put((batch.owner, self._tensor(batch.mutants)), shares)
+        least = -(-_SHARPNESS * given[:, self.rows]).logsumexp(dim=2) / _SHARPNESS
+        return len(self.rows) * (_SHARPNESS * least).logsumexp(dim=1) / _SHARPNESS
 
     def _record(self, batch: Batch, logits: Tensor, shown: Tensor, short: Tensor) -> list[bool]:
         """Keep results that are better than before; return which attempts have succeeded."""
@@ -197,6 +212,10 @@ class Batch:
         self.covered = torch.tensor(covered[..., None], device=device)
         self.clean = torch.tensor(optimizer.clean[images], device=device).float()
         self.rest = torch.tensor(np.stack(rest) / votes.cap, dtype=torch.float32, device=device)
+        self.given = None
+        if optimizer.rows is not None:
+            given = np.stack([gifts(votes, image) for image in images]) / votes.cap
+            self.given = torch.tensor(given, dtype=torch.float32, device=device)
         self.truth = torch.tensor(votes.truth[images][:, None], dtype=torch.int64, device=device)
         self.wanted = torch.tensor(
             np.concatenate([placement.wanted for placement in candidates])[:, None], device=device

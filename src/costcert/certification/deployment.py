@@ -16,6 +16,7 @@ from costcert.certification.certificates import Certificates
 from costcert.certification.certify import AnyPatch, certify
 from costcert.datasets.pictures import Picture, Pictures, as_pictures
 from costcert.defenders import find
+from costcert.defenders.patchcleanser import PatchCleanser
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, as_ablation
 from costcert.geometry.patches import Square, concrete
@@ -24,7 +25,7 @@ from costcert.geometry.touch import Touched, touched
 from costcert.models.classifier import Classifier
 from costcert.store.locations import Location
 from costcert.store.runs import Run, open_run
-from costcert.votes.adaptive import TopK
+from costcert.votes.adaptive import TopK, TopRows
 from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.table import Votes, check_votes
@@ -144,18 +145,20 @@ class Deployed:
                 array [N, H, W] or [N, H, W, C]. The model resizes and normalises them.
             k: how many labels, at most all of them.
             adaptive: evaluate mutants only until the others cannot change the result, for defenders that rank
-                labels by their votes. The smaller k, the fewer; never fewer than half of them.
+                labels by their votes (the smaller k, the fewer; never fewer than half of them), and for masks
+                (one or two rows of mutants often decide the first label; for a larger k votes break ties,
+                which takes nearly all).
         """
         if positive_int(k, "k") > self.model.num_classes:
             raise CostcertError(f"k must be at most {self.model.num_classes}, the number of classes, got {k}")
         if not adaptive:
             return self.ranked(self.votes(pictures), k)
-        if not self.defender.predicts_by_votes:
+        if not self.defender.predicts_by_votes and not isinstance(self.defender, PatchCleanser):
             raise CostcertError(
                 f"{self.defender.title} does not rank labels by their votes alone, so it predicts from all "
                 "ballots: leave adaptive out"
             )
-        until = TopK(k)
+        until = TopK(k) if self.defender.predicts_by_votes else TopRows(k)
         return until.predict(self._votes(as_pictures(pictures), None, until))
 
     def ranked(self, votes: Votes, k: int) -> npt.NDArray[np.int64]:
@@ -206,7 +209,9 @@ class Deployed:
         """The votes of all mutants of these images; without labels the true label is set to 0."""
         return self._votes(as_pictures(pictures), labels)
 
-    def _votes(self, pictures: list[Any], labels: npt.ArrayLike | None, until: TopK | None = None) -> Votes:
+    def _votes(
+        self, pictures: list[Any], labels: npt.ArrayLike | None, until: TopK | TopRows | None = None
+    ) -> Votes:
         truth = np.zeros(len(pictures), np.int64) if labels is None else as_array(labels, "labels")
         images = Pictures(pictures, np.atleast_1d(truth))
         collector = VoteCollector(

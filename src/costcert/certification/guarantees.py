@@ -2,7 +2,7 @@
 
 Each is exact: some rewriting of the touched ballots attains the bound, and none exceeds it. They hold for
 hard and soft ballots, every ablation and every patch, but not for votes of masks, which are ranked by another
-rule (defenders/patchcleanser.py) and refused.
+rule (defenders/patchcleanser.py) and refused. `bounds` alone answers for masks as well, by that rule.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def stability(votes: Votes, patch: AnyPatch, k: int, *, ties: str = "against") -
 
 
 class Bounds(NamedTuple):
-    """Bounds on rank and min-k, each [N], from part of the ballots; some completion attains each of them."""
+    """Bounds on rank and min-k, each [N], from part of the ballots; see `bounds`."""
 
     rank_low: Counts
     rank_high: Counts
@@ -115,9 +115,17 @@ class Bounds(NamedTuple):
 def bounds(
     votes: Votes, patch: AnyPatch, known: npt.ArrayLike | None = None, *, ties: str = "against"
 ) -> Bounds:
-    """Bounds on rank and CostCert's min-k from part of the ballots.
+    """Bounds on rank and min-k from part of the ballots: CostCert's, and PatchCleanser's for votes of masks.
 
-    At worst a mutant that is not known belongs to the attacker; at best it votes for the true label.
+    At worst a mutant that is not known belongs to the attacker; at best it gives all its units to the true
+    label. The lower bounds are attained, by one completion for both: it gives the true label the most and
+    every rival the least in each mutant, and rank and min-k can only grow with what rivals have, and fall
+    with what the true label has, by votes as by best row.
+
+    CostCert's upper bounds are attained as well. PatchCleanser's min-k is 1 for every completion iff its
+    upper bound is 1: one rival can have all unknown ballots. For more rivals the bound may be too high, as it
+    gives the same ballot to each of them; that of the rank also, as it counts equal best rows against the
+    true label, whatever the votes.
 
     Args:
         known: [N, B], the ballots to use, of those that are known in `votes`; all of them by default.
@@ -127,14 +135,16 @@ def bounds(
     if known is not None:
         mask = as_mask(known, "known", votes.ballots.shape, "ballots")
         part = votes.replace(known=mask if votes.known is None else mask & votes.known)
-    costcert = find("costcert")
-    positions, nothing = _touched(votes, patch), Touched.nothing(votes.num_mutants)
-    best = _completed(part)
+    wanted = concrete(patch, votes.image_size)
+    defender = find("patchcleanser" if isinstance(votes.ablation, Masks) else "costcert")
+    defender.refuse(votes.ablation, wanted, votes.image_size)
+    positions = touched(votes.ablation, wanted, votes.image_size)
+    best, nothing = _completed(part), Touched.nothing(votes.num_mutants)
     found = (
-        costcert.rank(best, nothing),
-        costcert.rank(part, nothing),
-        costcert.min_k(best, [positions], ties=ties)[0],
-        costcert.min_k(part, [positions], ties=ties)[0],
+        defender.rank(best, nothing),
+        defender.rank(part, nothing),
+        defender.min_k(best, [positions], ties=ties)[0],
+        defender.min_k(part, [positions], ties=ties)[0],
     )
     return Bounds(*(with_unread_last(each, votes) for each in found))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costcert.geometry.ablations import Masks
+from costcert.defenders.patchcleanser import gifts, masks_of
 from costcert.votes.table import Votes
 
 Indices = npt.NDArray[np.int64]
@@ -57,16 +57,9 @@ class MaxMin:
     """The ballots of one image, all of them known."""
 
     def __init__(self, votes: Votes, image: int) -> None:
-        assert isinstance(votes.ablation, Masks)
-        self.rows = votes.ablation.table()
+        self.rows = masks_of(votes).table()
         self.truth, self.cap = int(votes.truth[image]), votes.cap
-        # [B, L], what each mutant gives to each label.
-        self.given = np.zeros((votes.num_mutants, votes.num_classes), dtype=np.int64)
-        mutants = np.arange(votes.num_mutants)
-        if votes.labels is None or votes.units is None:
-            self.given[mutants, votes.ballots[image]] = 1
-        else:
-            np.add.at(self.given, (mutants[:, None], votes.labels[image]), votes.units[image])
+        self.given = gifts(votes, image)
 
     def attack(self, touched: Bools, most: int | None = None, first: Sequence[int] = ()) -> Attack:
         """The attack that lifts as many rivals as is found to be possible, up to `most`.

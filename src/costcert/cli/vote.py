@@ -177,6 +177,8 @@ def _stopping_rule(options: VoteOptions, model: Classifier) -> StoppingRule | No
 
 def _print_summary(folder: VotesFolder) -> None:
     from costcert.console import make_console
+    from costcert.geometry.ablations import Masks
+    from costcert.geometry.patches import Rectangle
 
     console = make_console(soft_wrap=True)
     made = folder.manifest["made"]
@@ -199,4 +201,7 @@ def _print_summary(folder: VotesFolder) -> None:
         for name in unread:
             console.print(f"  {name}", markup=False)
     using_probe = "" if made["probe"] is None else " --epsilon probe"
-    console.print(f"Next: costcert certify {folder.folder} --patch 2%{using_probe}", markup=False)
+    # Masks are made for one patch, and refuse a larger one.
+    ablation = folder.ablation
+    patch = str(Rectangle(*ablation.sides)) if isinstance(ablation, Masks) else "2%"
+    console.print(f"Next: costcert certify {folder.folder} --patch {patch}{using_probe}", markup=False)

@@ -54,16 +54,16 @@ class PatchCleanser(Defender):
 
     def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
         """[N, L], S as the leading part and the votes, which break its ties, as the rest."""
-        rows = _masks(votes).table()
+        rows = masks_of(votes).table()
         best = np.empty((len(votes), votes.num_classes), dtype=np.int64)
         for image in range(len(votes)):
-            best[image] = _given(votes, image)[rows].min(axis=1).max(axis=0)
+            best[image] = gifts(votes, image)[rows].min(axis=1).max(axis=0)
         return best * (votes.num_mutants * votes.cap + 1) + votes_within(votes)
 
     def position(self, votes: Votes, touched: Touched) -> Counts:
         rank = np.empty(len(votes), dtype=np.int64)
         labels, units = Arrays.of(votes)
-        truth, rows = votes.truth.astype(np.int64), _masks(votes).table()
+        truth, rows = votes.truth.astype(np.int64), masks_of(votes).table()
 
         def work(first: int, last: int) -> None:
             images = slice(first, last)
@@ -87,7 +87,7 @@ class PatchCleanser(Defender):
         truth = votes.truth.astype(np.int64)
         passing = np.empty((len(patches), len(votes)), dtype=np.int64)
         for touched_sets, out in zip(patches, passing, strict=True):
-            geometry = _geometry(_masks(votes), touched_sets)
+            geometry = _geometry(masks_of(votes), touched_sets)
 
             def work(
                 first: int, last: int, geometry: pair_kernels.Geometry = geometry, out: Counts = out
@@ -125,19 +125,20 @@ class PatchCleanser(Defender):
             )
         raise CostcertError(
             f"{ablation} cover patches of up to {height}x{width} pixels, but {patch} has {patch.height}x"
-            f"{patch.width}: vote with masks for it, as in masks:{ablation.per_axis}/patch={patch.height}x"
-            f"{patch.width}"
+            f"{patch.width}: vote with masks for it, as in "
+            f"{Masks(ablation.per_axis, patch=(patch.height, patch.width))}"
         )
 
 
-def _masks(votes: Votes) -> Masks:
+def masks_of(votes: Votes) -> Masks:
+    """The masks that cast these votes; votes of others are refused."""
     if not isinstance(votes.ablation, Masks):
         raise CostcertError(f"patchcleanser needs votes of masks, but these are of {votes.ablation}")
     return votes.ablation
 
 
-def _given(votes: Votes, image: int) -> npt.NDArray[np.int64]:
-    """[B, L], what each mutant gives to each label."""
+def gifts(votes: Votes, image: int) -> npt.NDArray[np.int64]:
+    """[B, L], what each mutant gives to each label, whether or not it is known."""
     given = np.zeros((votes.num_mutants, votes.num_classes), dtype=np.int64)
     mutants = np.arange(votes.num_mutants)
     if votes.labels is None or votes.units is None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from costcert.certification.certify import AnyPatch, concrete_patches
 from costcert.certification.guarantees import bounds
+from costcert.defenders import find
+from costcert.geometry.ablations import Ablation, Masks
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize, positive_ints
+from costcert.votes.rows import TopRows as TopRows
+from costcert.votes.rows import next_row
 from costcert.votes.table import Votes
 
 # Numbers of mutants, one per image.
@@ -23,8 +27,8 @@ Mutants = npt.NDArray[np.int64]
 class StoppingRule:
     """Stop when it is decided whether the true label is in the top k, and stays there under these patches.
 
-    For these patches and these k, certificates of the evaluated ballots equal those of all ballots. For
-    others they are sound, but may be weaker.
+    For these patches and these k, certificates of the evaluated ballots equal those of all ballots:
+    CostCert's, or PatchCleanser's for votes of masks. For others they are sound, but may be weaker.
     """
 
     patches: tuple[OnePatch | Several, ...]
@@ -43,6 +47,12 @@ class StoppingRule:
         cls, patches: AnyPatch | Iterable[AnyPatch], k: int | Iterable[int], image_size: ImageSize
     ) -> StoppingRule:
         return cls(tuple(concrete_patches(patches, image_size)), tuple(positive_ints(k, "k")))
+
+    def refuse(self, ablation: Ablation, image_size: ImageSize) -> None:
+        """Raise where masks do not cover a patch, about which their votes can decide nothing."""
+        if isinstance(ablation, Masks):
+            for patch in self.patches:
+                find("patchcleanser").refuse(ablation, patch, image_size)
 
     def decided(self, votes: Votes) -> npt.NDArray[np.bool_]:
         """[N], whether the known ballots of each image decide, whatever the others are."""
@@ -124,6 +134,30 @@ def spread_out(mutants: int) -> list[int]:
         order += [mutant for mutant in range(0, mutants, step) if mutant % (2 * step) or not order]
         step //= 2
     return order
+
+
+class Turn(NamedTuple):
+    """Mutants that are evaluated next, of these images."""
+
+    images: npt.NDArray[np.int64]
+    mutants: list[int]
+
+
+def next_turns(votes: Votes, lacking: Mutants, until: StoppingRule | TopK | TopRows) -> list[Turn]:
+    """What to evaluate next of undecided images: the same mutants of all, or of masks a row of each."""
+    images = np.arange(len(votes))
+    assert votes.known is not None
+    if isinstance(votes.ablation, Masks):
+        rows = [
+            next_row(votes, image, of_truth=isinstance(until, StoppingRule)) for image in range(len(votes))
+        ]
+        together = all(row == rows[0] for row in rows)
+        return (
+            [Turn(images, rows[0])] if together else [Turn(images[[at]], row) for at, row in enumerate(rows)]
+        )
+    assert not isinstance(until, TopRows)
+    order = [mutant for mutant in spread_out(votes.num_mutants) if not votes.known[0, mutant]]
+    return [Turn(images, order[: next_step(lacking, votes.num_mutants, until.steps)])]
 
 
 def next_step(lacking: Mutants, mutants: int, steps: int) -> int:

@@ -21,7 +21,7 @@ from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
 from costcert.models.batch_dependence import refuse_batch_dependence
 from costcert.models.classifier import Ballots, Classifier, Pending, Pixels, ballots_of
-from costcert.votes.adaptive import StoppingRule, TopK, next_step, spread_out
+from costcert.votes.adaptive import StoppingRule, TopK, TopRows, next_turns
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.probe import probe
 from costcert.votes.table import Votes
@@ -67,7 +67,7 @@ class VoteCollector:
         *,
         soft: Soft | None = None,
         skip_corrupt: bool = False,
-        until: StoppingRule | TopK | None = None,
+        until: StoppingRule | TopK | TopRows | None = None,
         try_out: bool = True,
     ) -> None:
         _check_classes(model, dataset)
@@ -76,6 +76,8 @@ class VoteCollector:
         self.until = until
         self._try_out = try_out
         self.regions = ablation.regions(model.image_size)
+        if isinstance(until, StoppingRule):
+            until.refuse(ablation, model.image_size)
         self.mutants_at_once = max(1, min(_MUTANTS_AT_ONCE, _LOGITS_AT_ONCE // model.num_classes))
 
     def provenance(self) -> dict[str, Any]:
@@ -246,28 +248,24 @@ class VoteCollector:
         rows: list[int],
         images: range,
     ) -> None:
-        """Evaluate mutants from all over each image until the stopping rule decides."""
+        """Evaluate some mutants of each image after others, until the stopping rule decides."""
         assert self.until is not None
-        undecided = np.arange(len(rows))
-        order = spread_out(len(self.regions))
-        lacking = self._lacking(ballots, known, np.array(rows), images)
-        while len(undecided) and order:
+        undecided, truth = np.arange(len(rows)), self.dataset.labels[images.start : images.stop]
+        while len(undecided):
             open_rows = np.array(rows)[undecided]
-            step = next_step(lacking, len(self.regions), self.until.steps)
-            mutants, order = order[:step], order[step:]
-            self._store(self._begin(pixels[undecided], mutants), ballots, open_rows.tolist())
-            known[open_rows[:, None], mutants] = True
-            lacking = self._lacking(ballots, known, open_rows, images)
-            undecided, lacking = undecided[lacking > 0], lacking[lacking > 0]
-
-    def _lacking(
-        self, ballots: Ballots, known: npt.NDArray[np.bool_], rows: npt.NDArray[np.int64], images: range
-    ) -> npt.NDArray[np.int64]:
-        """[R], how many mutants of these rows the stopping rule still needs, at least."""
-        assert self.until is not None
-        selected: Any = Ballots._make(None if part is None else part[rows] for part in ballots)
-        truth = self.dataset.labels[images.start : images.stop][rows]
-        return self.until.lacking(self._table(selected, truth, known=known[rows]))
+            selected: Any = Ballots._make(None if part is None else part[open_rows] for part in ballots)
+            votes = self._table(selected, truth[open_rows], known=known[open_rows])
+            lacking = self.until.lacking(votes)
+            is_open = lacking > 0
+            undecided, open_rows = undecided[is_open], open_rows[is_open]
+            if not len(undecided):
+                return
+            turns = next_turns(votes.take(is_open), lacking[is_open], self.until)
+            begun = [self._begin(pixels[undecided[turn.images]], turn.mutants) for turn in turns]
+            for turn, pending in zip(turns, begun, strict=True):
+                its_rows = open_rows[turn.images]
+                self._store(pending, ballots, its_rows.tolist())
+                known[its_rows[:, None], turn.mutants] = True
 
     def _votes(self, images: range, ballots: Ballots, provenance: Mapping[str, Any], **masks: Any) -> Votes:
         return self._table(
