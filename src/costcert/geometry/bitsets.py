@@ -55,7 +55,8 @@ def maximal(words: Words) -> Indices:
     if len(distinct) ** 2 * words.shape[1] <= FEW:
         sets = words[distinct]
         # Each set lies inside itself.
-        return distinct[(sets[:, None] & ~sets == 0).all(axis=2).sum(axis=1) == 1]
+        inside = (sets[:, None] & ~sets == 0).all(axis=2)
+        return np.asarray(distinct[inside.sum(axis=1) == 1])
     size = sizes(words[distinct])
     # A set can only lie inside a larger one, so sets are compared with those before them, largest first.
     descending = np.argsort(-size, kind="stable")

@@ -81,7 +81,7 @@ class Touched:
     def clean_first(self) -> npt.NDArray[np.int32]:
         """`flips`, in each step the mutants that become clean before those that become touched.
 
-        On the way no more of any mutants are touched than in one of the T_p.
+        So on the way, too, the touched mutants lie inside one of the T_p.
         """
         step = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         return self.flips[np.lexsort((self.flips >= 0, step))]
