@@ -654,7 +654,10 @@ def test_what_a_label_costs_does_not_depend_on_how_many_there_are(monkeypatch, p
     ballots[0, : 224 - 224 % spots : 224 // spots] = 0
     votes = cc.Votes(ballots, [0], num_classes=1000, ablation="columns:19", image_size=224)
     members = np.zeros((1, 1), np.int32)
-    rest = (*worst_case.Arrays.of(votes), members, 1000, walk.words, False, priced, np.empty(0, np.int64))
+    geometry = (walk.words, walk.clean_first, walk.offsets)
+    scratch = (kernels.blank_image(224, 1, 1, 1000), *kernels.blank_windows(224, len(walk)))
+    arrays = worst_case.Arrays.of(votes)
+    rest = (*arrays, members, 1000, *geometry, False, priced, *scratch, np.empty(0, np.int64))
     counted, expected = np.empty(1, np.int64), np.empty(1, np.int64)
     kernels.masked(*rest, expected)
     called = dict.fromkeys(["_by_votes", "_best_window_of_rival"], 0)
@@ -683,11 +686,10 @@ def test_best_windows_of_all_labels_at_once(scene, data):
     voted = data.draw(st.lists(st.integers(-1, 4), min_size=size, max_size=size))
     walk = touched(scene.ablation, scene.patch, scene.image_size)
     windows = [frozenset(np.flatnonzero(mask).tolist()) for mask in walk.sets()]
-    flips, offsets = kernels._steps(walk.words)
     held, best, where = np.empty(5, np.int64), np.empty(5, np.int64), np.empty(5, np.int64)
-    image = kernels._blank_image(size, 1, 1, 5)
+    image = kernels.blank_image(size, 1, 1, 5)
     image.slots[:], image.units[:] = voted, 1
-    kernels._best_windows(flips, offsets, image, 1, 5, held, best, where)
+    kernels._best_windows(walk.clean_first, walk.offsets, image, 1, 5, held, best, where)
     for slot in range(5):
         ballots = [{label: 1} for label in voted]
         assert best[slot] == naive.most_in_a_window(ballots, windows, slot)

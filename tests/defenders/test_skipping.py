@@ -147,6 +147,7 @@ def test_most_positions_are_skipped(monkeypatch):
     out, members = np.empty((1, 1), np.int64), np.zeros((1, 1), np.int32)
     terms = kernels.Terms(5, 1, 0, False, kernels.CHEAPEST_FIRST)
     walks = kernels.Walks(path.flips, path.offsets, np.array([0, len(sets)]))
-    kernels.worst.py_func(labels, units, members, walks, np.zeros(1, np.int64), terms, out)
+    scratch = kernels.blank_image(40, 1, 1, 5), kernels.blank_scratch(40, 1, 1, hard=True)
+    kernels.worst.py_func(labels, units, members, walks, np.zeros(1, np.int64), terms, *scratch, out)
     assert 1 <= len(priced) <= len(sets) // 4
     assert out.tolist() == [[0]]

@@ -107,8 +107,12 @@ def test_two_patches_on_a_long_axis(width, kept, side):
     assert set(touched_sets(scene)[1]) == set(scene.windows)
 
 
-@given(st.lists(st.frozensets(st.integers(0, 129), max_size=6), min_size=1, max_size=12), st.booleans())
-def test_maximal_rows_of_bits(sets, close):
+@pytest.mark.parametrize("few", [0, bitsets.FEW], ids=["compiled", "few"])
+@given(
+    sets=st.lists(st.frozensets(st.integers(0, 129), max_size=6), min_size=1, max_size=12),
+    close=st.booleans(),
+)
+def test_maximal_rows_of_bits(few, sets, close):
     """Rows of bits are kept when no other row contains them, and the first of equal ones stays."""
     if close:
         sets = [frozenset(i % 7 + 60 for i in one) for one in sets]
@@ -116,7 +120,9 @@ def test_maximal_rows_of_bits(sets, close):
     for row, one in zip(table, sets, strict=True):
         row[list(one)] = True
     words = bitsets.pack(table)
-    keep = bitsets.maximal(words).tolist()
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(bitsets, "FEW", few)
+        keep = bitsets.maximal(words).tolist()
     assert keep == sorted({sets.index(one) for one in naive.maximal(sets)})
     assert (bitsets.unpack(words, 130) == table).all()
     assert bitsets.sizes(words).tolist() == [len(one) for one in sets]

@@ -4,6 +4,9 @@ Words: `clean` is α_p, the clean votes; members are the labels the promise is a
 labels of today's list); rivals are all other labels. Labels are renumbered per image into slots, members
 first, so that labels without votes cost nothing: they are counted, not listed.
 
+Kernels allocate nothing, because np.empty and its like take long to compile: callers pass `blank_image` and
+other scratch, which a kernel may overwrite.
+
 All kernels share one file because numba renews its cache on disk when the file of the entry point changes,
 and only then.
 """
@@ -186,15 +189,10 @@ class Counts(NamedTuple):
     unknown: Int
 
 
-@compiled
-def _blank_image(num_mutants: Int, labels_each: Int, members: Int, num_classes: Int) -> Image:
+def blank_image(num_mutants: int, labels_each: int, members: int, num_classes: int) -> Image:
     most = num_mutants * labels_each + members
-    # Filled by a loop: np.full and np.ones take longer to compile.
-    slot_of = np.empty(num_classes, dtype=np.int32)
-    for label in range(num_classes):
-        slot_of[label] = -1
     return Image(
-        slot_of,
+        np.full(num_classes, -1, dtype=np.int32),
         np.empty(most, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty(num_mutants * labels_each, dtype=np.int32),
@@ -495,8 +493,8 @@ def _worst_position(
     return found
 
 
-@compiled
-def _blank_scratch(slots: Int, num_mutants: Int, members: Int, hard: bool) -> Scratch:
+def blank_scratch(num_mutants: int, labels_each: int, members: int, *, hard: bool) -> Scratch:
+    slots = num_mutants * labels_each + members
     return Scratch(
         np.empty(slots, dtype=np.int64),
         np.empty(slots, dtype=np.int64),
@@ -507,7 +505,17 @@ def _blank_scratch(slots: Int, num_mutants: Int, members: Int, hard: bool) -> Sc
 
 
 @compiled
-def worst(labels: Any, units: Any, members: Any, walks: Walks, extras: Any, terms: Terms, out: Any) -> None:
+def worst(
+    labels: Any,
+    units: Any,
+    members: Any,
+    walks: Walks,
+    extras: Any,
+    terms: Terms,
+    image: Image,
+    scratch: Scratch,
+    out: Any,
+) -> None:
     """The worst case over all positions, for each patch and image.
 
     Args:
@@ -517,9 +525,7 @@ def worst(labels: Any, units: Any, members: Any, walks: Walks, extras: Any, term
         extras: [K], budget the attacker has from the start.
         out: [N, K], the number of rivals lifted.
     """
-    num_images, num_mutants, labels_each = labels.shape
-    image = _blank_image(num_mutants, labels_each, members.shape[1], terms.num_classes)
-    scratch = _blank_scratch(len(image.total), num_mutants, members.shape[1], units.size == 0)
+    num_images, _, labels_each = labels.shape
     for n in range(num_images):
         counts = _read(image, labels[n], units[n], members[n])
         for k in range(len(walks.starts) - 1):
@@ -540,12 +546,18 @@ def worst(labels: Any, units: Any, members: Any, walks: Walks, extras: Any, term
 
 @compiled
 def most_expelled(
-    labels: Any, units: Any, members: Any, walks: Walks, extras: Any, terms: Terms, out: Any
+    labels: Any,
+    units: Any,
+    members: Any,
+    walks: Walks,
+    extras: Any,
+    terms: Terms,
+    image: Image,
+    scratch: Scratch,
+    out: Any,
 ) -> None:
     """For stability: the most members of a list that a patch can push out of it; arguments as for `worst`."""
-    num_images, num_mutants, labels_each = labels.shape
-    image = _blank_image(num_mutants, labels_each, members.shape[1], terms.num_classes)
-    scratch = _blank_scratch(len(image.total), num_mutants, members.shape[1], units.size == 0)
+    num_images, _, labels_each = labels.shape
     for n in range(num_images):
         counts = _read(image, labels[n], units[n], members[n])
         for k in range(len(walks.starts) - 1):
@@ -558,15 +570,21 @@ def most_expelled(
 
 @compiled
 def fewest_ahead(
-    labels: Any, units: Any, members: Any, flips: Any, offsets: Any, terms: Terms, out: Any
+    labels: Any,
+    units: Any,
+    members: Any,
+    flips: Any,
+    offsets: Any,
+    terms: Terms,
+    image: Image,
+    clean: Any,
+    out: Any,
 ) -> None:
     """For exclusion: the fewest labels that stay ahead of a label although it gets the whole budget.
 
-    Arguments as for `worst`, with one member per image and one patch; out is [N].
+    Arguments as for `worst`, with one member per image and one patch; clean is [S], scratch; out is [N].
     """
     num_images, num_mutants, labels_each = labels.shape
-    image = _blank_image(num_mutants, labels_each, ONE, terms.num_classes)
-    clean = np.empty(len(image.total), dtype=np.int64)
     for n in range(num_images):
         counts = _read(image, labels[n], units[n], members[n])
         for slot in range(counts.listed):
@@ -610,41 +628,6 @@ def _set_bits(typing_context: Any, word: Any) -> Any:
 _ones: Any = _set_bits
 
 
-@compiled
-def _steps(words: Any) -> tuple[Any, Any]:
-    """The walk through T_p given as bits: flips and offsets as in `Touched`.
-
-    In each step mutants that become clean come first, so that on the way no label has more votes in T than
-    it has in one of the T_p.
-    """
-    positions, width = words.shape
-    before = np.zeros(width, dtype=np.uint64)
-    offsets = np.zeros(positions + 1, dtype=np.int64)
-    for p in range(positions):
-        changed: Int = 0
-        for w in range(width):
-            changed += np.int64(_ones(words[p, w] ^ before[w]))
-            before[w] = words[p, w]
-        offsets[p + 1] = offsets[p] + changed
-    flips = np.empty(offsets[positions], dtype=np.int32)
-    before[:] = 0
-    place = 0
-    for p in range(positions):
-        for becomes_touched in (False, True):
-            for w in range(width):
-                bits = words[p, w] & ~before[w] if becomes_touched else before[w] & ~words[p, w]
-                while bits:
-                    lowest = bits & (~bits + np.uint64(1))
-                    bits ^= lowest
-                    i = 64 * w + np.int64(_ones(lowest - np.uint64(1)))
-                    flips[place] = i if becomes_touched else ~i
-                    place += 1
-        # Not `before[:] = words[p]`, whose check of shapes takes seconds to compile.
-        for w in range(width):
-            before[w] = words[p, w]
-    return flips, offsets
-
-
 class Windows(NamedTuple):
     """Per slot, of one image: its voters as bits, and the window that holds most of its votes.
 
@@ -680,6 +663,29 @@ class MaskScratch(NamedTuple):
     lacking: Any
 
 
+def blank_windows(num_mutants: int, positions: int) -> tuple[Windows, MaskScratch]:
+    most = num_mutants + 1
+    windows = Windows(
+        np.empty((most, -(-num_mutants // 64)), dtype=np.uint64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int8),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+    )
+    scratch = MaskScratch(
+        np.empty(positions, dtype=np.int64),
+        np.empty(positions, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty((2, num_mutants + 2), dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(num_mutants + 2, dtype=np.int64),
+    )
+    return windows, scratch
+
+
 @inlined
 def _mark_voters(slots: Any, listed: Int, voters: Any) -> None:
     """The mutants that vote for each label, as bits."""
@@ -693,7 +699,11 @@ def _mark_voters(slots: Any, listed: Int, voters: Any) -> None:
 def _best_windows(
     flips: Any, offsets: Any, image: Image, labels_each: Int, listed: Int, held: Any, best: Any, where: Any
 ) -> None:
-    """For each label the most of its votes that one T_p holds, and that p."""
+    """For each label the most of its votes that one T_p holds, and that p.
+
+    In each step `flips` has the mutants that become clean first, so that on the way no label has more votes
+    in T than it has in one of the T_p.
+    """
     held[:listed] = 0
     best[:listed] = 0
     where[:listed] = 0
@@ -909,8 +919,13 @@ def masked(
     members: Any,
     num_classes: Int,
     words: Any,
+    flips: Any,
+    offsets: Any,
     lowest: bool,
     priced: bool,
+    image: Image,
+    windows: Windows,
+    scratch: MaskScratch,
     rank: Any,
     out: Any,
 ) -> None:
@@ -921,33 +936,12 @@ def masked(
         units: [N, 0, 0].
         members: [N, 1], the true labels.
         words: [P, W], T_p as bits.
+        flips, offsets: the same as a walk: `Touched.clean_first` and `Touched.offsets`.
         priced: whether rivals share the budget (CostCert over masks) or each has it all (PatchGuard).
         rank: [N], the position of the true label by masked score, or [0] if not requested.
         out: [N], the number of rivals that may pass the true label, or [0] if not requested.
     """
-    num_images, num_mutants, _ = labels.shape
-    positions, width = words.shape
-    flips, offsets = _steps(words)
-    image = _blank_image(num_mutants, ONE, ONE, num_classes)
-    most = num_mutants + 1
-    windows = Windows(
-        np.empty((most, width), dtype=np.uint64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int8),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-    )
-    scratch = MaskScratch(
-        np.empty(positions, dtype=np.int64),
-        np.empty(positions, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty((2, num_mutants + 2), dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(num_mutants + 2, dtype=np.int64),
-    )
+    num_images = len(labels)
     for n in range(num_images):
         counts = _read(image, labels[n], units[n], members[n])
         truth = image.label[0]
@@ -987,6 +981,18 @@ class SoftWindows(NamedTuple):
     late: Any
     outside: Any
     contenders: Any
+
+
+def blank_soft_windows(num_mutants: int, labels_each: int, positions: int) -> SoftWindows:
+    most = num_mutants * labels_each + 1
+    return SoftWindows(
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(positions, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+    )
 
 
 @inlined
@@ -1071,21 +1077,20 @@ def _soft_masked_rivals(
 
 @compiled
 def masked_soft(
-    labels: Any, units: Any, members: Any, words: Any, holders: Walks, terms: Terms, rank: Any, out: Any
+    labels: Any,
+    units: Any,
+    members: Any,
+    flips: Any,
+    offsets: Any,
+    holders: Walks,
+    terms: Terms,
+    image: Image,
+    windows: SoftWindows,
+    rank: Any,
+    out: Any,
 ) -> None:
     """PatchGuard's masks over soft ballots; arguments as for `masked` and `_soft_masked_rivals`."""
-    num_images, num_mutants, labels_each = labels.shape
-    flips, offsets = _steps(words)
-    image = _blank_image(num_mutants, labels_each, ONE, terms.num_classes)
-    most = len(image.total)
-    windows = SoftWindows(
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(len(words), dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-    )
+    num_images, _, labels_each = labels.shape
     for n in range(num_images):
         counts = _read(image, labels[n], units[n], members[n])
         truth = image.label[0]

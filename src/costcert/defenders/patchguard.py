@@ -79,14 +79,22 @@ class PatchGuard(Defender):
         members = read_only(np.asarray(votes.truth[:, None], dtype=np.int32))
         not_requested = np.empty(0, dtype=np.int64)
         lowest = known_ties(ties)
-        geometry: tuple[Any, ...]
+        num_mutants, labels_each = labels.shape[1:]
+        flips, offsets = touched.clean_first, touched.offsets
+        terms: tuple[Any, ...]
         if votes.is_soft:
             kernel: Any = kernels.masked_soft
-            terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, lowest, kernels.CHEAPEST_FIRST)
-            geometry = touched.words, _holders(touched), terms
+            told = kernels.Terms(votes.num_classes, votes.cap, votes.tau, lowest, kernels.CHEAPEST_FIRST)
+            terms = flips, offsets, _holders(touched), told
         else:
             kernel = kernels.masked
-            geometry = votes.num_classes, touched.words, lowest, self.priced
+            terms = votes.num_classes, touched.words, flips, offsets, lowest, self.priced
+
+        def scratch() -> tuple[Any, ...]:
+            image = kernels.blank_image(num_mutants, labels_each, 1, votes.num_classes)
+            if votes.is_soft:
+                return image, kernels.blank_soft_windows(num_mutants, labels_each, len(touched))
+            return image, *kernels.blank_windows(num_mutants, len(touched))
 
         def work(first: int, last: int) -> None:
             images = slice(first, last)
@@ -94,7 +102,8 @@ class PatchGuard(Defender):
                 labels[images],
                 units[images],
                 members[images],
-                *geometry,
+                *terms,
+                *scratch(),
                 not_requested if rank is None else rank[images],
                 not_requested if passing is None else passing[images],
             )

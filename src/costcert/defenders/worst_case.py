@@ -65,6 +65,7 @@ def worst_case(
     members = read_only(np.asarray(members, dtype=np.int32))
     budgets = np.zeros(len(patches), np.int64) if extras is None else np.asarray(extras, np.int64)
     terms = kernels.Terms(votes.num_classes, votes.cap, votes.tau, known_ties(ties), rule)
+    sizes = (labels.shape[1], labels.shape[2], members.shape[1])
     out = np.empty((len(patches), len(votes)), dtype=np.int64)
     for together in _groups(patches):
         walks = _joined(patches[together])
@@ -79,7 +80,17 @@ def worst_case(
             counts: Counts = counts,
         ) -> None:
             images = slice(first, last)
-            kernel(labels[images], units[images], members[images], walks, extras, terms, counts[images])
+            kernel(
+                labels[images],
+                units[images],
+                members[images],
+                walks,
+                extras,
+                terms,
+                kernels.blank_image(*sizes, votes.num_classes),
+                kernels.blank_scratch(*sizes, hard=not votes.is_soft),
+                counts[images],
+            )
 
         ready(kernel, partial(work, 0, 0))
         side_by_side(work, len(votes))
@@ -100,8 +111,18 @@ def fewest_ahead(votes: Votes, touched: Touched, excluded: npt.NDArray[Any], *, 
 
     def work(first: int, last: int) -> None:
         images = slice(first, last)
-        walk = (touched.flips, touched.offsets)
-        kernels.fewest_ahead(labels[images], units[images], members[images], *walk, terms, out[images])
+        image = kernels.blank_image(labels.shape[1], labels.shape[2], 1, votes.num_classes)
+        kernels.fewest_ahead(
+            labels[images],
+            units[images],
+            members[images],
+            touched.flips,
+            touched.offsets,
+            terms,
+            image,
+            np.empty_like(image.total),
+            out[images],
+        )
 
     ready(kernels.fewest_ahead, partial(work, 0, 0))
     side_by_side(work, len(votes))

@@ -15,6 +15,9 @@ Indices = npt.NDArray[np.int64]
 
 # Mutants in the index of which set holds which mutant; only sets that agree on these are compared in full.
 PROBES = 512
+# Up to this many words every set is compared with every other, in milliseconds: compiling the loop that
+# compares fewer takes a second.
+FEW = 1 << 20
 # Limit on the words read while sets are compared: a few seconds.
 MOST_STEPS = 1 << 31
 
@@ -49,6 +52,11 @@ def maximal(words: Words) -> Indices:
     """Indices, ascending, of the distinct sets that lie inside no other set."""
     words = np.ascontiguousarray(words)
     distinct = _first_of_equals(words)
+    if len(distinct) ** 2 * words.shape[1] <= FEW:
+        sets = words[distinct]
+        # Each set lies inside itself.
+        inside = (sets[:, None] & ~sets == 0).all(axis=2)
+        return np.asarray(distinct[inside.sum(axis=1) == 1])
     size = sizes(words[distinct])
     # A set can only lie inside a larger one, so sets are compared with those before them, largest first.
     descending = np.argsort(-size, kind="stable")

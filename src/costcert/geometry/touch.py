@@ -78,6 +78,15 @@ class Touched:
         return np.bitwise_xor.accumulate(words, axis=0, out=words)
 
     @cached_property
+    def clean_first(self) -> npt.NDArray[np.int32]:
+        """`flips`, in each step the mutants that become clean before those that become touched.
+
+        So on the way, too, the touched mutants lie inside one of the T_p.
+        """
+        step = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        return self.flips[np.lexsort((self.flips >= 0, step))]
+
+    @cached_property
     def holders(self) -> tuple[npt.NDArray[np.int32], Indices]:
         """For every mutant the p whose T_p holds it: `found[offsets[i]:offsets[i + 1]]` for mutant i."""
         mutant, position = np.nonzero(bitsets.unpack(self.words, self.num_mutants).T)
