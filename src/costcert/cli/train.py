@@ -272,6 +272,7 @@ def _train(options: TrainOptions) -> None:
     from costcert.models.checkpoints import digest, start_from
     from costcert.models.saved import CARD, ModelCard, save_model
     from costcert.models.torch_classifier import resolve_device
+    from costcert.training.random_masks import regions_for_training
     from costcert.training.trainer import Epoch, Trainer
 
     resolve_device(options.device)
@@ -306,7 +307,7 @@ def _train(options: TrainOptions) -> None:
     trainer = Trainer(
         mutants,
         preprocessing,
-        list(ablation.regions(preprocessing.image_size)),
+        regions_for_training(ablation, preprocessing.image_size, recipe.seed),
         recipe,
         options.out,
         identity=identity,
