@@ -1,4 +1,4 @@
-"""Draws the figures of README.md and theory.md; the library computes every number in them.
+"""Draws the figures of README.md, theory.md and guide.md; the library computes every number in them.
 
 python docs/figures.py
 """
@@ -11,6 +11,8 @@ import numpy as np
 
 import costcert as cc
 from costcert.geometry.ablations import Segment
+from costcert.geometry.footprints import footprint
+from costcert.geometry.preparation import Preparation
 from costcert.geometry.touch import touched
 
 # The palette of Okabe and Ito, which colour-blind readers can distinguish; touched mutants are also dashed.
@@ -405,6 +407,53 @@ def masking() -> str:
     return card(700, int(bottom + 76), title, parts)
 
 
+def footprints() -> str:
+    """2 x 2 pixels of an original of 8 x 8, and what they change at an input of 24 x 24."""
+    original, size, side, place = (8, 8), (24, 24), 192, (2, 4)
+    patch = cc.Original(cc.Square(2))
+    reaches = {
+        how: footprint(patch, original, Preparation(size, interpolation=how))
+        for how in ("nearest", "bicubic")
+    }
+    cell, top = side / original[0], 66
+    parts = [
+        text(24, 32, "original, 8 × 8", weight=700),
+        text(24, 52, "2 × 2 pixels are rewritten", size=13),
+        grid(24, top, *original[::-1], cell),
+        box(24 + place[1] * cell, top + place[0] * cell, 2 * cell, 2 * cell, fill=PATCH, stroke=PATCH),
+    ]
+    for number, (how, reach) in enumerate(reaches.items(), start=1):
+        x, cell = 24 + number * (side + 44), side / size[0]
+        parts += [
+            text(x, 32, f"input, 24 × 24, {how}", weight=700),
+            text(x, 52, f"up to {reach.height} × {reach.width} pixels change", size=13),
+            *(
+                box(
+                    x + p.left * cell,
+                    top + p.top * cell,
+                    p.width * cell,
+                    p.height * cell,
+                    fill=TOUCHED,
+                    line=0,
+                )
+                for p in reach.rectangles(*place)
+            ),
+            grid(x, top, *size[::-1], cell),
+            # What the size of the patch alone suggests.
+            box(x + 3 * place[1] * cell, top + 3 * place[0] * cell, 6 * cell, 6 * cell, stroke=PATCH),
+        ]
+    parts.append(
+        text(24, top + side + 26, "frame: 6 × 6 pixels, the size of the patch after resizing (2/8)", size=13)
+    )
+    label = (
+        "Two by two pixels of an original of eight by eight are rewritten. At an input of twenty-four by "
+        f"twenty-four they change {reaches['nearest'].height} by {reaches['nearest'].width} pixels with "
+        f"nearest interpolation, and up to {reaches['bicubic'].height} by {reaches['bicubic'].width} with "
+        "bicubic."
+    )
+    return card(24 + 3 * side + 2 * 44 + 24, top + side + 44, label, parts)
+
+
 def figures() -> dict[str, str]:
     """All figures, by file name."""
     return {
@@ -422,6 +471,7 @@ def figures() -> dict[str, str]:
         "geometry-blocks.svg": blocks(),
         "geometry-price.svg": price(),
         "geometry-masks.svg": masking(),
+        "geometry-footprint.svg": footprints(),
     }
 
 

@@ -5,6 +5,7 @@ labels to units, so that a hard ballot is {label: 1} and a soft one holds at mos
 shared with the library, and none is optimised.
 """
 
+from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
@@ -484,6 +485,39 @@ def completions(ballots, known, num_classes):
 def unions(sets, times):
     """All unions of `times` of these sets, with repetition."""
     return distinct(frozenset().union(*chosen) for chosen in combinations_with_replacement(sets, times))
+
+
+def weight(interpolation, x):
+    """The value of a resampling kernel at a distance, which is 0 exactly where the kernel is."""
+    x = abs(x)
+    if interpolation in ("bilinear", "hamming"):
+        return max(0, 1 - x)  # hamming is another curve with the same zeros
+    if interpolation == "bicubic":
+        return (x - 1) * (x - 2) ** 2 if 1 <= x < 2 else (3 * x**3 - 5 * x**2 + 2 if x < 1 else 0)
+    if interpolation == "lanczos":
+        return 0 if x >= 3 or (x and x.denominator == 1) else 1
+    return int(x <= Fraction(1, 2))  # box, with both ends
+
+
+def reads(length, n, m, start, interpolation):
+    """Pairs of input pixel and picture pixel with a weight, along an axis resized from n to m pixels.
+
+    The input's pixels are those from `start` on.
+    """
+    found = set()
+    for i in range(length):
+        at = i + start
+        if not 0 <= at < m:
+            continue
+        middle = (at + Fraction(1, 2)) * Fraction(n, m)
+        if interpolation == "nearest":
+            found.add((i, int(middle)))
+            if middle.denominator == 1 and Fraction(n, m).denominator.bit_count() > 1:
+                found.add((i, int(middle) - 1))
+            continue
+        wide = max(Fraction(n, m), 1)
+        found |= {(i, y) for y in range(n) if weight(interpolation, (y + Fraction(1, 2) - middle) / wide)}
+    return found
 
 
 def mask_bounds(ballots, known, sets, rows, truth, num_classes, cap=1):

@@ -192,7 +192,7 @@ def test_pictures_are_up_to_date():
     drawn = script(DOCS / "figures.py").figures()
     for name, picture in drawn.items():
         assert picture == (DOCS / name).read_text(encoding="utf-8"), f"draw {name} again"
-    shown = (DOCS / "theory.md").read_text(encoding="utf-8")
+    shown = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("theory.md", "guide.md"))
     assert all(f"]({name})" in shown for name in drawn)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from costcert.geometry.ablations import Rows as Rows
     from costcert.geometry.ablations import parse_ablation as parse_ablation
     from costcert.geometry.patches import AreaShare as AreaShare
+    from costcert.geometry.patches import Original as Original
     from costcert.geometry.patches import Rectangle as Rectangle
     from costcert.geometry.patches import Scaled as Scaled
     from costcert.geometry.patches import Several as Several
@@ -67,6 +68,7 @@ _HOMES = {
     "geometry.ablations": ("Blocks", "Columns", "Masks", "Pooled", "Rows", "parse_ablation"),
     "geometry.patches": (
         "AreaShare",
+        "Original",
         "Rectangle",
         "Scaled",
         "Several",

@@ -88,10 +88,9 @@ def witness_html(witness: Witness) -> str:
     tall, wide = height * scale, width * scale
     outline = f'<rect width="{wide:.1f}" height="{tall:.1f}" fill="none" stroke="currentColor"/>'
     patches = "".join(
-        f'<rect x="{(left + piece.left) * scale:.1f}" y="{(top + piece.top) * scale:.1f}" '
+        f'<rect x="{piece.left * scale:.1f}" y="{piece.top * scale:.1f}" '
         f'width="{piece.width * scale:.1f}" height="{piece.height * scale:.1f}" fill="{_ATTACKER}"/>'
-        for top, left in witness.places
-        for piece in witness.pieces()
+        for piece in witness.rectangles()
     )
     rows = []
     for row, (what, labels) in enumerate((("before", before), ("after", after))):

@@ -25,13 +25,13 @@ def note(sentence: str) -> None:
 
 
 @contextmanager
-def bar(doing: str) -> Iterator[OnProgress]:
+def bar(doing: str, units: str = "images") -> Iterator[OnProgress]:
     """A progress bar, or lines of a log where the error stream is not a terminal."""
     from costcert.console import make_console
 
     console = make_console(stderr=True)
     if not console.is_terminal:
-        yield _log(console, doing)
+        yield _log(console, doing, units)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -49,13 +49,13 @@ def bar(doing: str) -> Iterator[OnProgress]:
         (task,) = progress.tasks
 
         def on_progress(done: int, images: int) -> None:
-            rate = _per_second(task.speed) if task.speed else ""
+            rate = _per_second(task.speed, units) if task.speed else ""
             progress.update(number, completed=done, total=images, rate=rate)
 
         yield on_progress
 
 
-def _log(console: Console, doing: str) -> OnProgress:
+def _log(console: Console, doing: str, units: str) -> OnProgress:
     began: tuple[float, int] | None = None
     printed = time.monotonic()
 
@@ -69,10 +69,10 @@ def _log(console: Console, doing: str) -> OnProgress:
         printed = now
         speed = (done - began[1]) / (now - began[0])
         left = timedelta(seconds=round((images - done) / speed))
-        console.print(f"{doing}: {done:,} of {images:,} images, {_per_second(speed)}, {left} left")
+        console.print(f"{doing}: {done:,} of {images:,} {units}, {_per_second(speed, units)}, {left} left")
 
     return on_progress
 
 
-def _per_second(speed: float) -> str:
-    return f"{speed:,.{0 if speed >= 10 else 1 if speed >= 1 else 3}f} images/s"
+def _per_second(speed: float, units: str) -> str:
+    return f"{speed:,.{0 if speed >= 10 else 1 if speed >= 1 else 3}f} {units}/s"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import costcert as cc
 from command_line import invoke
 from costcert.cli import demo
 
@@ -24,8 +25,17 @@ def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
     assert "What a sticker cannot do to 20 photographs of clothes" in page
     assert "500 photographs" not in result.stdout + page
     assert f"The page about them: {folder / 'report.html'}\n" in result.stdout
-    (explore,) = re.findall(r"costcert explore (.+?)   drag", result.stdout)
-    assert shlex.split(explore) == [str(folder / "votes")]
+    explored = [shlex.split(path) for path in re.findall(r"costcert explore (.+?)   ", result.stdout)]
+    assert explored == [[str(folder / "votes")], [str(folder / "votes-masks-6")]]
+    # Both families, against the same stickers.
+    for side in demo.SIDES:
+        masks = cc.read_certificates(folder / f"certs-masks-{side}")
+        assert (masks.defenders, [str(patch) for patch in masks.patches]) == (
+            ["patchcleanser"],
+            [f"square:{side}"],
+        )
+    assert result.stdout.count("PatchCleanser ") == len(demo.SIDES)
+    assert page.count("masks for 6 px") > 1
     # What it suggests can be typed as it stands.
     (certify,) = re.findall(r"^ *costcert (certify .+)$", result.stdout, re.MULTILINE)
     certified = invoke(shlex.split(certify))

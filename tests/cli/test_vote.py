@@ -3,6 +3,7 @@
 import pytest
 
 from command_line import invoke
+from costcert.errors import CostcertError
 
 pytest.importorskip("torch", reason="voting needs costcert[models]")
 
@@ -53,3 +54,26 @@ def test_mutants_that_the_model_was_not_trained_on_are_pointed_out(tmp_path, abl
 def test_pooled_mutants_of_which_some_are_unknown(tmp_path):
     result = voted("--out", tmp_path / "votes", "--ablation", "columns:4+rows:4")
     assert "not on columns:4+rows:4" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "half"), [((), False), (("--precision", "half"), True), (("--autocast",), True)]
+)
+def test_autocast_is_the_old_spelling_of_half_precision(tmp_path, monkeypatch, words, half):
+    """Not every processor computes in half precision, so the network is not evaluated here."""
+    asked = []
+
+    def built(*_, autocast, **__):
+        asked.append(autocast)
+        raise CostcertError("stop")
+
+    monkeypatch.setattr("costcert.models.loading.TorchClassifier", built)
+    result = invoke([*CLOTHES, *words, "--out", tmp_path / "votes"])
+    assert (result.exit_code, asked) == (2, [half])
+
+
+def test_help_shows_the_new_spelling_only():
+    shown = invoke(["vote", "--help"]).stdout
+    assert "--precision" in shown
+    assert "--calibration" in shown
+    assert "autocast" not in shown

@@ -110,8 +110,10 @@ class TestFolder:
             again(tmp_path, recorded, class_names=("a", "c", "b"))
         assert again(tmp_path, recorded, class_names=["a", "b", "c"]).class_names == ("a", "b", "c")
 
-    @pytest.mark.parametrize(("precision", "autocast"), [("float32", False), ("bfloat16", True)])
-    def test_computes_in_the_precision_of_the_votes(self, tmp_path, monkeypatch, precision, autocast):
+    @pytest.mark.parametrize(
+        ("precision", "expected"), [("float32", "float32"), ("bfloat16", "half"), ("int8", "int8")]
+    )
+    def test_computes_in_the_precision_of_the_votes(self, tmp_path, monkeypatch, precision, expected):
         """Not every processor computes in half precision, so the network is not evaluated here."""
         model = load_model(trained(tmp_path))
         model.precision = precision
@@ -120,7 +122,7 @@ class TestFolder:
             "costcert.models.reopening.load_model", lambda _, **kwargs: [calls.append(kwargs), model][1]
         )
         assert again(tmp_path, recorded_by(model)) is model
-        assert [kwargs["autocast"] for kwargs in calls] == [autocast]
+        assert [kwargs["precision"] for kwargs in calls] == [expected]
 
     def test_takes_no_checkpoint(self, tmp_path):
         recorded = recorded_by(load_model(trained(tmp_path)))

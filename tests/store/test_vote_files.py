@@ -13,6 +13,7 @@ from costcert.errors import CostcertError
 from costcert.store.runs import open_run
 from costcert.store.sources import open_votes
 from costcert.store.vote_files import COLUMNS
+from costcert.store.votes import ORIGINALS
 
 HOW = {"ablation": "columns:3", "num_classes": 5, "image_size": (4, 12)}
 
@@ -214,7 +215,7 @@ def test_other_endings_and_missing_files(tmp_path):
 
 
 def test_every_column_is_a_field_of_votes():
-    assert set(COLUMNS) - {"image_id"} <= set(cc.Votes.__dataclass_fields__)
+    assert set(COLUMNS) - {"image_id", *ORIGINALS} <= set(cc.Votes.__dataclass_fields__)
 
 
 @pytest.mark.parametrize("name", ["m0", "ballots"])
@@ -225,6 +226,6 @@ def test_a_csv_says_how_the_ballots_of_its_mutants_are_named(tmp_path, name):
         cc.read_votes(path, ablation="columns:1", num_classes=2, image_size=(1, 1))
     assert str(raised.value) == (
         f"{path} has a column {name!r}, which votes in a .csv do not have: leave it out, or name it as one "
-        "of image_id, truth, unread, ballot_0, ballot_1, ..., margin_0, margin_1, ..., cut_0, cut_1, ..., "
-        "known_0, known_1, ..."
+        "of image_id, truth, unread, original_height, original_width, ballot_0, ballot_1, ..., margin_0, "
+        "margin_1, ..., cut_0, cut_1, ..., known_0, known_1, ..."
     )

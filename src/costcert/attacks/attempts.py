@@ -62,7 +62,7 @@ def judged(
     begun: deque[tuple[Placement, Pixels, Pending]] = deque()
     for placement, patched in trials:
         regions = [placements.regions[mutant] for mutant in placement.touched.tolist()]
-        begun.append((placement, patched, judge.model.begin(patched, regions)))
+        begun.append((placement, patched, judge.model.begin(judge.inputs(patched), regions)))
         if len(begun) == _TRIALS_AT_ONCE:
             yield from _attempts(judge, votes, image, *begun.popleft())
     while begun:

@@ -22,8 +22,8 @@ from costcert.certification.deployment import Deployed
 from costcert.datasets.base import Dataset
 from costcert.errors import CostcertError, SpellingError
 from costcert.geometry.ablations import Ablation
-from costcert.geometry.patches import concrete
-from costcert.geometry.sizes import positive_int
+from costcert.geometry.patches import Original, certified_patch
+from costcert.geometry.sizes import positive_int, shown
 from costcert.models.classifier import Classifier, Pixels, Soft
 from costcert.store.files import MANIFEST, join_manifest, read_sealed, sweep, write_json
 from costcert.store.locations import Location, locate
@@ -63,6 +63,7 @@ def attack(
     """Try to push the true label of every image out of the top k with a patch of real pixels.
 
     Args:
+        patch: as for `certify`; one on the original is painted there, and all originals must have one size.
         out: a folder for patched images and results; an unfinished one is continued.
         ablation: what each mutant keeps; by default the ablation that the model was trained on.
         classifier: the complete classifier of a run, in place of ablation, defender and soft.
@@ -114,7 +115,7 @@ class Campaign:
         universal: str | None,
         seed: int,
     ) -> None:
-        wanted = concrete(patch, model.image_size)
+        wanted = certified_patch(patch, model.image_size)
         if positive_int(k, "k") >= model.num_classes:
             raise CostcertError(
                 f"the model has {model.num_classes} classes, so no label can leave the top {k}: "
@@ -122,17 +123,22 @@ class Campaign:
             )
         if universal not in (None, "fixed", "random"):
             raise SpellingError(f"a universal patch is fixed or random, got {universal!r}")
-        self.judge = Judge(model, classifier, wanted)
+        original = None
+        if isinstance(wanted, Original):
+            first = dataset.image(0)
+            original = (first.height, first.width)
+        self.judge = Judge(model, classifier, wanted, original)
         self.dataset, self.k, self.folder = dataset, k, folder
         self.effort, self.universal, self.seed = effort, universal, seed
         self.num_images = len(dataset)
         classifier = self.judge.classifier
-        self.placements = Placements(classifier.ablation, wanted, model.image_size)
+        self.placements = Placements(classifier.ablation, self.judge.at_input, model.image_size)
         self.provenance: dict[str, Any] = {
             # The collector also checks that labels mean the same to the model and in the data.
             **VoteCollector(model, dataset, classifier.ablation, soft=classifier.soft).provenance(),
             "classifier": classifier.to_json(),
             "patch": str(wanted),
+            **({} if original is None else {"original": list(original)}),
             "k": k,
             "effort": asdict(effort),
             "universal": universal,
@@ -212,11 +218,20 @@ class Campaign:
         optimizer.optimize([Attempt(0, placement, clean[0]) for placement in candidates], 1)
 
     def _pixels_and_votes(self, rows: range) -> tuple[Pixels, Votes]:
-        """The uint8 pixels of these images at the model's input, and their votes."""
-        pixels = [self.judge.model.prepare(self.dataset.image(row)) for row in rows]
-        clean = np.stack(pixels)
+        """The uint8 pixels of these images that a patch may rewrite, and their votes."""
+        clean = np.stack([self._own_pixels(row) for row in rows])
         votes = self.judge.votes(clean, self.dataset.labels[rows.start : rows.stop])
         return clean, votes.replace(image_ids=self.dataset.ids[rows.start : rows.stop])
+
+    def _own_pixels(self, row: int) -> Pixels:
+        image, original = self.dataset.image(row), self.judge.original
+        if original is not None and (image.height, image.width) != original:
+            raise CostcertError(
+                f"image {self.dataset.ids[row]} has {image.height}x{image.width} pixels, but the first one "
+                f"has {shown(original)}: attack originals of one size, or name a patch on the input, such as "
+                "square:2"
+            )
+        return self.judge.own_pixels(image)
 
     def _rng(self, name: str) -> np.random.Generator:
         """A generator that depends only on the seed and the image, not on the image's shard."""

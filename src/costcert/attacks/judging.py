@@ -10,8 +10,13 @@ import numpy.typing as npt
 from PIL import Image
 
 from costcert.certification.deployment import Deployed
+from costcert.datasets.pictures import as_picture
+from costcert.errors import CostcertError
 from costcert.geometry.ablations import Kept
-from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.footprints import Footprint, footprint
+from costcert.geometry.patches import Certified, OnePatch, Original, Several
+from costcert.geometry.preparation import Preparation
+from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
 from costcert.models.classifier import Ballots, Classifier, Logits, Pending, Pixels
 from costcert.votes.defence import Defence, Soft
@@ -21,21 +26,51 @@ Positions = npt.NDArray[np.int64]
 
 
 class Judge:
-    """A deployed classifier that takes pixels of the model's input, in which patches are measured.
+    """A deployed classifier that takes the pictures that patches are painted on.
+
+    These are inputs of the model, or pictures before they are resized if the patch is on the original.
 
     Args:
         patch: the patch of the attack and of the certificates.
+        original: the size of the pictures, if the patch is on the original.
     """
 
-    def __init__(self, model: Classifier, classifier: Defence, patch: OnePatch | Several) -> None:
-        self.deployed = Deployed.of(_Prepared(model), classifier)
-        self.model, self.patch = model, patch
+    def __init__(
+        self, model: Classifier, classifier: Defence, patch: Certified, original: ImageSize | None = None
+    ) -> None:
+        if isinstance(classifier.mask, Original) and not isinstance(patch, Original):
+            raise CostcertError(
+                f"the classifier masks for {classifier.mask}, so it has to see pictures before they are "
+                f"resized: attack it with a patch on the original, such as {classifier.mask}"
+            )
+        self.model, self.patch, self.original = model, patch, original
+        self.at_input: OnePatch | Several | Footprint
+        if isinstance(patch, Original):
+            assert original is not None
+            self.deployed = Deployed.of(model, classifier)
+            self.at_input = footprint(patch, original, _preparation(model, patch))
+        else:
+            self.deployed = Deployed.of(_Prepared(model), classifier)
+            self.at_input = patch
         self.classifier = self.deployed.classifier
-        self.touched = touched(self.classifier.ablation, patch, model.image_size)
+        self.touched = touched(self.classifier.ablation, self.at_input, model.image_size)
 
     @property
     def soft(self) -> Soft | None:
         return self.classifier.soft
+
+    def own_pixels(self, image: Image.Image) -> Pixels:
+        """The pixels [h, w, C] that a patch may rewrite: of the model's input, or of the original."""
+        if self.original is None:
+            return self.model.prepare(image)
+        pixels = np.array(image.convert("L" if self.model.channels == 1 else "RGB"), dtype=np.uint8)
+        return pixels[..., None] if pixels.ndim == 2 else pixels
+
+    def inputs(self, pixels: Pixels) -> Pixels:
+        """[N, H, W, C], the model's inputs for these pictures [N, h, w, C]."""
+        if self.original is None:
+            return pixels
+        return np.stack([self.model.prepare(as_picture(picture)) for picture in pixels])
 
     def votes(self, pixels: Pixels, truth: npt.NDArray[Any]) -> Votes:
         """Evaluate all mutants of these images."""
@@ -51,6 +86,16 @@ class Judge:
         """[N], min-k with ties broken as in the prediction: the worst position the true label can reach."""
         found = self.deployed.certify_votes(votes, self.patch, ties="lowest")
         return found.min_k(self.deployed.defender.name, self.patch)
+
+
+def _preparation(model: Classifier, patch: Original) -> Preparation:
+    recorded = model.metadata().get("preprocessing")
+    if not recorded:
+        raise CostcertError(
+            f"{patch} is a patch on the original picture, but {model!r} does not say how it prepares "
+            "pictures: name a patch on the input, such as square:2"
+        )
+    return Preparation.from_json(recorded)
 
 
 class _Prepared(Classifier):

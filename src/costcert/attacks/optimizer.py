@@ -68,6 +68,13 @@ class PatchOptimizer:
         self.temperature = _HARD_TEMPERATURE if soft is None else soft
         by_rows = isinstance(judge.deployed.defender, PatchCleanser)
         self.rows = self._tensor(masks_of(votes).table()).long() if by_rows else None
+        # Along each axis, what an input pixel takes of each pixel of the original.
+        original = judge.original
+        self.weights = (
+            None
+            if original is None
+            else [self._tensor(self.model.preprocessing.weights(original, axis)) for axis in (0, 1)]
+        )
 
     def optimize(self, attempts: Sequence[Attempt], steps: int) -> None:
         """Take up to `steps` steps with each attempt; attempts on an image that is broken are skipped."""
@@ -131,7 +138,8 @@ class PatchOptimizer:
         shown = torch.where(batch.covered, rounded, batch.clean)
         mutants.eval()
         try:
-            logits = mutants(self.model.preprocessing.normalise(shown), batch.regions, batch.owner)
+            inputs = self._inputs(shown)
+            logits = mutants(self.model.preprocessing.normalise(inputs), batch.regions, batch.owner)
         except (RuntimeError, MemoryError) as error:
             # A network that leaves torch has no gradient, which torch reports as an error.
             if "requires grad" in str(error):
@@ -143,6 +151,19 @@ class PatchOptimizer:
                 f"{self.model.device}: pass a smaller --batch-size, or an ablation with a larger stride"
             ) from None
         return logits, shown.detach()
+
+    def _inputs(self, shown: Tensor) -> Tensor:
+        """[J, H, W, C], the model's inputs for these pictures, prepared as in use.
+
+        Preparing counts as a linear map in the backward pass.
+        """
+        if self.weights is None:
+            return shown
+        down, across = self.weights
+        linear = torch.einsum("Yy,jyxc,Xx->jYXc", down, shown, across)
+        pictures = shown.detach().round().to(torch.uint8).cpu().numpy()
+        prepared = self._tensor(self.judge.inputs(pictures)).float()
+        return linear + (prepared - linear.detach())
 
     def gradient(self, loss: Tensor, pixels: Tensor) -> Tensor:
         if not loss.requires_grad:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from costcert.certification.max_min import MaxMin
 from costcert.certification.witnesses import Witness, strongest, units_given, witness
 from costcert.geometry.ablations import Ablation, Kept, Masks, Region, Segment
-from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.footprints import Footprint
+from costcert.geometry.patches import OnePatch, Original, Piece, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.votes.table import Votes
 
@@ -43,16 +44,27 @@ class Placement:
 
 
 class Placements:
-    """The positions of a patch, and which pixels it covers and which mutants it touches there."""
+    """The positions of a patch, and which pixels it covers and which mutants it touches there.
 
-    def __init__(self, ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> None:
-        self.patch = patch
-        single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
-        self.single: OnePatch = single
+    A patch lies on the model's input; that of a footprint lies on the original, and all positions and covered
+    pixels are those of the original.
+    """
+
+    def __init__(
+        self, ablation: Ablation, patch: OnePatch | Several | Footprint, image_size: ImageSize
+    ) -> None:
+        self._footprint = patch if isinstance(patch, Footprint) else None
+        self.patch = Original(patch.patch) if isinstance(patch, Footprint) else patch
+        self.single: OnePatch
+        if isinstance(patch, Footprint):
+            self.single = patch.patch
+        else:
+            self.single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
         self.times = patch.times if isinstance(patch, Several) else 1
-        self.image_size = image_size
+        # The size of the pictures that patches are painted on.
+        self.canvas = patch.original if isinstance(patch, Footprint) else image_size
         self.regions: Sequence[Kept] = ablation.regions(image_size)
-        self._room = (image_size[0] - self.single.height + 1, image_size[1] - self.single.width + 1)
+        self._room = (self.canvas[0] - self.single.height + 1, self.canvas[1] - self.single.width + 1)
         if isinstance(ablation, Masks):
             self._kept: _KeptPixels | _KeptStrips = _KeptPixels(self.regions, image_size)
         else:
@@ -62,18 +74,23 @@ class Placements:
         """The mutants that keep a pixel of the patch, counted as in `geometry.touch`."""
         hit = np.zeros(len(self.regions), dtype=np.bool_)
         for top, left in places:
-            for piece in self.single.pieces():
-                y, x = top + piece.top, left + piece.left
-                hit |= self._kept.within(slice(y, y + piece.height), slice(x, x + piece.width))
+            for y, x, height, width in self._changed(top, left):
+                hit |= self._kept.within(slice(y, y + height), slice(x, x + width))
         return np.flatnonzero(hit)
 
+    def _changed(self, top: int, left: int) -> list[Piece]:
+        """The rectangles of the input that one patch can change."""
+        if self._footprint is not None:
+            return self._footprint.rectangles(top, left)
+        return [piece._replace(top=top + piece.top, left=left + piece.left) for piece in self.single.pieces()]
+
     def pixels(self, places: Places) -> Bools:
-        """[H, W], the pixels that the patch covers."""
+        """[H, W], the pixels of the picture that the patch covers."""
         return self.sources(places) >= 0
 
     def sources(self, places: Places) -> Indices:
-        """[H, W], the index of the patch's pixel on each pixel of the image; -1 where there is none."""
-        source = np.full(self.image_size, -1, dtype=np.int64)
+        """[H, W], the index of the patch's pixel on each pixel of the picture; -1 where there is none."""
+        source = np.full(self.canvas, -1, dtype=np.int64)
         for top, left in places:
             for piece in self.single.pieces():
                 rows, columns = np.arange(piece.height) + piece.top, np.arange(piece.width) + piece.left

@@ -32,7 +32,7 @@ class AttackResults:
         places: [N, 2 n], top and left of each patch in `patched`; -1 where an image was not attacked.
         touched: the number of mutants that this patch touches.
         won: the share of their ballots (soft ballots: of their units) that went to the k best placed rivals.
-        patched: [N, H * W * C], the attacked images.
+        patched: [N, H * W * C], the attacked images; originals if the patch is on the original.
     """
 
     image_id: npt.NDArray[np.str_]

@@ -124,7 +124,7 @@ def _common_place(
 ) -> Places:
     """The best of some random positions by price, and the most central of equal ones."""
     placements = optimizer.placements
-    middle = (np.array(placements.image_size) - (placements.single.height, placements.single.width)) / 2
+    middle = (np.array(placements.canvas) - (placements.single.height, placements.single.width)) / 2
     prices = [prices_of(optimizer.votes, int(image), optimizer.k) for image in images]
 
     def worth(places: Places) -> tuple[int, float]:

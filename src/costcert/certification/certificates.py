@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from costcert.certification.accuracy import Tally
 from costcert.errors import CostcertError, nearest
-from costcert.geometry.patches import Patch, concrete
+from costcert.geometry.patches import Patch, certified_patch
 from costcert.geometry.sizes import ImageSize, several
 from costcert.votes.defence import Defence
 
@@ -181,7 +181,7 @@ class Certificates:
 
     def _known(self, patch: Patch | str | int) -> Patch:
         """This patch in pixels, if there are certificates against it."""
-        wanted = concrete(patch, self.image_size)
+        wanted = certified_patch(patch, self.image_size)
         if wanted not in self.patches:
             raise CostcertError(
                 f"nothing was certified against {wanted}: these are certificates against "
@@ -190,7 +190,7 @@ class Certificates:
         return wanted
 
     def _result(self, defender: str, patch: Patch | str | int) -> tuple[Counts, Counts]:
-        wanted = concrete(patch, self.image_size)
+        wanted = certified_patch(patch, self.image_size)
         if not isinstance(defender, str):
             raise CostcertError(
                 f"a defender must be a name, one of {', '.join(self.defenders)}, got {defender!r}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -12,11 +12,13 @@ import numpy.typing as npt
 
 from costcert.certification.certificates import Certificates, Counts, Key
 from costcert.defenders import chosen
+from costcert.defenders.base import Defender
 from costcert.errors import CostcertError, SpellingError, VotesError
-from costcert.geometry.patches import OnePatch, Patch, Several, concrete
+from costcert.geometry.patches import Certified, OnePatch, Patch, Several, certified_patch, concrete
 from costcert.geometry.sizes import ImageSize, positive_int, several
-from costcert.geometry.touch import Touched, touched
+from costcert.geometry.touch import Touched
 from costcert.votes.defence import Defence
+from costcert.votes.originals import of_one_size, on_input, touched_by
 from costcert.votes.table import Votes, check_votes
 from costcert.votes.validation import as_mask
 
@@ -37,7 +39,8 @@ def certify(
     """Rank and min-k of every image, for each defender against each patch.
 
     Args:
-        patches: values like `Square(32)` or spellings like `"2%"`.
+        patches: values like `Square(32)` or spellings like `"2%"`; `"original:2"` is 2 x 2 pixels of the
+            picture before it is resized, and needs votes that record how large pictures were.
         defenders: names, or `all`.
         ties: `against` counts every tie as lost for the true label; `lowest` breaks ties in favour of the
             lowest label.
@@ -48,33 +51,35 @@ def certify(
             certified against; by default each patch is certified for the classifier that masks for it.
     """
     check_votes(votes)
-    wanted = concrete_patches(patches, votes.image_size)
+    wanted = certified_patches(patches, votes.image_size)
     certified = chosen(
         defenders, ablation=votes.ablation, soft=votes.is_soft, partial=votes.known is not None
     )
-    for defender in certified:
-        for patch in wanted:
-            defender.refuse(votes.ablation, patch, votes.image_size)
-    fixed = None if mask is None else concrete(mask, votes.image_size)
+    fixed = None if mask is None else certified_patch(mask, votes.image_size)
     # The prediction of a defender that does not mask is the same for every masked patch.
     masking = any(defender.masks for defender in certified)
     classifier = replace(votes.classifier, ties=ties, mask=fixed if masking else None)
     trusted = distrusting(votes, uncertain=uncertain, epsilon=epsilon, tau=tau)
-    sets = {patch: touched(votes.ablation, patch, votes.image_size) for patch in wanted}
-    results: dict[Key, tuple[Counts, Counts]] = {}
-    by_votes: Counts | None = None
-    for defender in certified:
-        windows = {
-            patch: masked_for(classifier, patch, votes.image_size) if defender.masks else touched_sets
-            for patch, touched_sets in sets.items()
-        }
-        min_ks = defender.min_k(trusted, list(windows.values()), ties=ties)
-        for (patch, window), min_k in zip(windows.items(), min_ks, strict=True):
-            if not defender.ranks_by_votes:
-                rank = defender.rank(votes, window)
-            else:
-                rank = by_votes = defender.rank(votes, window) if by_votes is None else by_votes
-            results[defender.name, patch] = (with_unread_last(rank, votes), with_unread_last(min_k, votes))
+    groups = of_one_size(votes, [*wanted, classifier.mask])
+    parts = [
+        _certified(
+            votes if len(groups) == 1 else votes.take(images),
+            trusted if len(groups) == 1 else trusted.take(images),
+            wanted,
+            certified,
+            classifier,
+        )
+        for images in groups
+    ]
+    # Where the images of all groups, one group after the other, stand in the votes.
+    order = np.argsort(np.concatenate(groups), kind="stable")
+    results = {
+        key: (
+            np.concatenate([part[key][0] for part in parts])[order],
+            np.concatenate([part[key][1] for part in parts])[order],
+        )
+        for key in parts[0]
+    }
     return Certificates(
         results,
         image_ids=votes.image_ids,
@@ -89,16 +94,46 @@ def certify(
     )
 
 
-def masked_for(classifier: Defence, patch: OnePatch | Several, image_size: ImageSize) -> Touched:
+def _certified(
+    votes: Votes,
+    trusted: Votes,
+    patches: Sequence[Certified],
+    defenders: Sequence[Defender],
+    classifier: Defence,
+) -> dict[Key, tuple[Counts, Counts]]:
+    """Rank and min-k of images whose originals have one size, if any patch is on the original."""
+    if votes.unread is None or not votes.unread.all():
+        for defender in defenders:
+            for patch in patches:
+                defender.refuse(votes.ablation, on_input(votes, patch), votes.image_size)
+    sets = {patch: touched_by(votes, patch) for patch in patches}
+    results: dict[Key, tuple[Counts, Counts]] = {}
+    by_votes: Counts | None = None
+    for defender in defenders:
+        windows = {
+            patch: masked_for(votes, classifier, patch) if defender.masks else touched_sets
+            for patch, touched_sets in sets.items()
+        }
+        min_ks = defender.min_k(trusted, list(windows.values()), ties=classifier.ties)
+        for (patch, window), min_k in zip(windows.items(), min_ks, strict=True):
+            if not defender.ranks_by_votes:
+                rank = defender.rank(votes, window)
+            else:
+                rank = by_votes = defender.rank(votes, window) if by_votes is None else by_votes
+            results[defender.name, patch] = (with_unread_last(rank, votes), with_unread_last(min_k, votes))
+    return results
+
+
+def masked_for(votes: Votes, classifier: Defence, patch: Certified) -> Touched:
     """The windows that a masking defender masks, which are the touched sets it is certified against.
 
     An attacker who controls a window can do everything that a patch inside it allows, so a certificate
     against the masked patch also holds for every patch that touches no more.
     """
-    own = touched(classifier.ablation, patch, image_size)
+    own = touched_by(votes, patch)
     if classifier.mask is None or classifier.mask == patch:
         return own
-    windows = touched(classifier.ablation, concrete(classifier.mask, image_size), image_size)
+    windows = touched_by(votes, certified_patch(classifier.mask, votes.image_size))
     if not own.lies_within(windows):
         raise CostcertError(
             f"{patch} touches mutants outside the windows of {classifier.mask}, which the classifier masks "
@@ -117,8 +152,13 @@ def with_unread_last(positions: Counts, votes: Votes) -> Counts:
 def concrete_patches(
     patches: AnyPatch | Iterable[AnyPatch], image_size: ImageSize
 ) -> list[OnePatch | Several]:
-    """The patches in pixels of this image size, without duplicates."""
-    wanted = list(dict.fromkeys(concrete(patch, image_size) for patch in several(patches)))
+    """The patches in pixels of this image size, without duplicates; patches on the original are refused."""
+    return [concrete(patch, image_size) for patch in certified_patches(patches, image_size)]
+
+
+def certified_patches(patches: AnyPatch | Iterable[AnyPatch], image_size: ImageSize) -> list[Certified]:
+    """The patches in pixels of this image size, without duplicates; those on the original as they are."""
+    wanted = list(dict.fromkeys(certified_patch(patch, image_size) for patch in several(patches)))
     if not wanted:
         raise SpellingError("no patch is named: pass one, such as square:32")
     return wanted

@@ -6,7 +6,7 @@ deployed classifier is the one that was certified.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,16 @@ from costcert.defenders import find
 from costcert.defenders.patchcleanser import PatchCleanser
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, as_ablation
-from costcert.geometry.patches import Square, concrete
+from costcert.geometry.patches import Square, certified_patch
 from costcert.geometry.sizes import positive_int
-from costcert.geometry.touch import Touched, touched
+from costcert.geometry.touch import Touched
 from costcert.models.classifier import Classifier
 from costcert.store.locations import Location
 from costcert.store.runs import Run, open_run
 from costcert.votes.adaptive import TopK, TopRows
 from costcert.votes.collector import VoteCollector
 from costcert.votes.defence import Defence, Soft
+from costcert.votes.originals import of_one_size, touched_by
 from costcert.votes.table import Votes, check_votes
 from costcert.votes.validation import as_array, shortened
 
@@ -64,7 +65,7 @@ class Deployed:
             raise CostcertError(
                 f"{find(defender).title} predicts by masking a patch: pass the patch, as in square:32"
             )
-        fitting = None if patch is None else concrete(patch, model.image_size)
+        fitting = None if patch is None else certified_patch(patch, model.image_size)
         mask = fitting if masks else None
         self._deploy(model, Defence(kept, model.metadata().get("hide"), soft, defender, mask, ties))
 
@@ -122,11 +123,6 @@ class Deployed:
             raise CostcertError(refusal)
         # Mutants that this defender cannot read; whether a patch is covered is known only when one is named.
         self.defender.refuse(classifier.ablation, Square(1), model.image_size)
-        self._touched = (
-            Touched.nothing(classifier.ablation.count(model.image_size))
-            if classifier.mask is None
-            else touched(classifier.ablation, concrete(classifier.mask, model.image_size), model.image_size)
-        )
 
     def __repr__(self) -> str:
         return f"Deployed({self.model!r}: {self.classifier})"
@@ -163,11 +159,28 @@ class Deployed:
 
     def ranked(self, votes: Votes, k: int) -> npt.NDArray[np.int64]:
         """[N, k], the labels that these votes rank first."""
-        return self.defender.predict(votes, self._touched, k)
+        found = np.empty((len(votes), k), dtype=np.int64)
+        for images, part, windows in self._windows(votes):
+            found[images] = self.defender.predict(part, windows, k)
+        return found
 
     def scores(self, votes: Votes) -> npt.NDArray[np.int64]:
         """[N, L], the scores by which labels are ranked."""
-        return self.defender.scores(votes, self._touched)
+        found = np.empty((len(votes), votes.num_classes), dtype=np.int64)
+        for images, part, windows in self._windows(votes):
+            found[images] = self.defender.scores(part, windows)
+        return found
+
+    def _windows(self, votes: Votes) -> Iterator[tuple[npt.NDArray[np.int64], Votes, Touched]]:
+        """The windows that are masked; those of a patch on the original differ by the size of the picture."""
+        mask = self.classifier.mask
+        if mask is None:
+            yield np.arange(len(votes)), votes, Touched.nothing(votes.num_mutants)
+            return
+        wanted = certified_patch(mask, self.model.image_size)
+        for images in of_one_size(votes, [wanted]):
+            part = votes.take(images)
+            yield images, part, touched_by(part, wanted)
 
     def certify(
         self,
@@ -222,7 +235,9 @@ class Deployed:
             until=until,
             try_out=not self._tried_out,
         )
-        (votes,) = collector.shards([range(len(images))], {}, lambda done: None)
+        # What patches on the original need to know.
+        prepared = {"model": {"preprocessing": self.model.metadata().get("preprocessing")}}
+        (votes,) = collector.shards([range(len(images))], prepared, lambda done: None)
         self._tried_out = True
         return votes
 

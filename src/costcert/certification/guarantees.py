@@ -18,9 +18,10 @@ from costcert.defenders import find, kernels
 from costcert.defenders.worst_case import Counts, fewest_ahead, worst_case
 from costcert.errors import VotesError
 from costcert.geometry.ablations import Masks
-from costcert.geometry.patches import concrete
+from costcert.geometry.patches import certified_patch
 from costcert.geometry.sizes import positive_int, several
-from costcert.geometry.touch import Touched, touched
+from costcert.geometry.touch import Touched
+from costcert.votes.originals import on_input, touched_by
 from costcert.votes.table import Votes, check_votes
 from costcert.votes.validation import as_labels, as_mask
 
@@ -135,10 +136,11 @@ def bounds(
     if known is not None:
         mask = as_mask(known, "known", votes.ballots.shape, "ballots")
         part = votes.replace(known=mask if votes.known is None else mask & votes.known)
-    wanted = concrete(patch, votes.image_size)
+    wanted = certified_patch(patch, votes.image_size)
     defender = find("patchcleanser" if isinstance(votes.ablation, Masks) else "costcert")
-    defender.refuse(votes.ablation, wanted, votes.image_size)
-    positions = touched(votes.ablation, wanted, votes.image_size)
+    positions = touched_by(votes, wanted)
+    if votes.unread is None or not votes.unread.all():
+        defender.refuse(votes.ablation, on_input(votes, wanted), votes.image_size)
     best, nothing = _completed(part), Touched.nothing(votes.num_mutants)
     found = (
         defender.rank(best, nothing),
@@ -173,7 +175,7 @@ def _touched(votes: Votes, patch: AnyPatch) -> Touched:
             f"this guarantee is about labels ranked by their votes, but {votes.ablation} rank a label by the "
             "mask under which it stands best: vote with columns, rows or blocks, or use certify"
         )
-    return touched(votes.ablation, concrete(patch, votes.image_size), votes.image_size)
+    return touched_by(votes, certified_patch(patch, votes.image_size))
 
 
 def _lifted(votes: Votes, patch: AnyPatch, members: npt.NDArray[np.int32], ties: str) -> Counts:

@@ -14,9 +14,10 @@ from costcert.defenders import find
 from costcert.defenders.worst_case import known_ties
 from costcert.errors import VotesError
 from costcert.geometry.ablations import Masks
-from costcert.geometry.patches import OnePatch, Piece, Several, concrete
+from costcert.geometry.patches import Certified, Piece, certified_patch
 from costcert.geometry.sizes import positive_int
-from costcert.geometry.touch import Touched, touched
+from costcert.geometry.touch import Touched
+from costcert.votes.originals import on_input, reached, touched_by
 from costcert.votes.table import Votes, check_votes
 
 Indices = npt.NDArray[np.int64]
@@ -27,7 +28,7 @@ class Witness:
     """One patch and one set of rewritten ballots that push the true label down.
 
     Args:
-        places: (top, left) of the patch, or of each of several.
+        places: (top, left) of the patch, or of each of several; in the original if the patch is on that.
         touched: the mutants it touches, all of which the attacker rewrites.
         mutants: the new ballots: `mutants[i]` gives `units[i]` units to `labels[i]`.
         labels: see `mutants`.
@@ -38,7 +39,7 @@ class Witness:
         votes: of this image alone, before the attack.
     """
 
-    patch: OnePatch | Several
+    patch: Certified
     places: tuple[tuple[int, int], ...]
     touched: Indices
     mutants: Indices
@@ -63,12 +64,9 @@ class Witness:
 
         return witness_html(self)
 
-    def pieces(self) -> list[Piece]:
-        """The rectangles that the patch, or each of several, consists of."""
-        if not isinstance(self.patch, Several):
-            return self.patch.pieces()
-        single = self.patch.patch.at(self.votes.image_size)
-        return single.pieces()
+    def rectangles(self) -> list[Piece]:
+        """The rectangles of the input that the patch, or one of several, can change."""
+        return reached(self.votes, self.patch, self.places)
 
 
 def witness(votes: Votes, image: int, patch: AnyPatch, k: int, *, ties: str = "against") -> Witness | None:
@@ -134,10 +132,11 @@ class _Target:
             raise VotesError(f"image {image} could not be read, so there are no ballots to rewrite")
         self.image = image
         self.votes = votes.require_complete("an attack")
-        self.patch = concrete(patch, votes.image_size)
+        self.patch = certified_patch(patch, votes.image_size)
+        alone = votes.take([image])
         if isinstance(votes.ablation, Masks):
-            find("patchcleanser").refuse(votes.ablation, self.patch, votes.image_size)
-        self.positions = touched(votes.ablation, self.patch, votes.image_size)
+            find("patchcleanser").refuse(votes.ablation, on_input(alone, self.patch), votes.image_size)
+        self.positions = touched_by(alone, self.patch)
         self.truth = int(votes.truth[image])
         self.labels, self.units = units_given(votes, image)
         # A rival that loses ties needs one more vote.

@@ -147,7 +147,8 @@ def run(options: AttackOptions) -> int:
     console = make_console(soft_wrap=True)
     judge = campaign.judge
     console.print(
-        f"{judge.patch} against {judge.classifier}: touches at most {judge.touched.delta} of "
+        f"{judge.at_input if judge.original else judge.patch} against {judge.classifier}: touches at most "
+        f"{judge.touched.delta} of "
         f"{judge.touched.num_mutants} mutants"
     )
     _print_table(console, read_json(campaign.folder / SUMMARY), options)
@@ -237,6 +238,8 @@ def _load(options: AttackOptions) -> tuple[Classifier, Dataset, Defence]:
         "--channels": network.channels,
         "--mean": network.mean,
         "--std": network.std,
+        "--precision": network.precision,
+        "--calibration": network.calibration,
         "--autocast": network.autocast or None,
     }
     given = [option for option, value in values.items() if value is not None]

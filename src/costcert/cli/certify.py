@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -13,13 +14,13 @@ from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, BALLOTS, OUTPUT, RUN, P
 from costcert.cli.spellings import parse_ks, parse_list
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError, SpellingError, StoreError
-from costcert.geometry.sizes import as_image_size
+from costcert.geometry.sizes import as_image_size, shown
 from costcert.progress import bar
 
 if TYPE_CHECKING:
     from costcert.certification.accuracy import Tally
     from costcert.certification.certificates import Certificates
-    from costcert.geometry.patches import OnePatch, Several
+    from costcert.geometry.patches import Certified, Original
     from costcert.store.certificates import CertificatesFolder
     from costcert.store.locations import Location
     from costcert.store.votes import VotesSource
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Images between two updates of the progress bar.
 _STEP = 512
+# The same where each size of the originals takes some time of its own.
+_STEP_BY_SIZE = 64
 
 EXAMPLES = (
     "costcert certify votes --patch 2%,rectangle:16x64 --out certs",
@@ -53,7 +56,8 @@ class CertifyOptions:
         Parameter(
             name=("--patch", "-p"),
             help="Patches, separated by commas: 32 (a square), rectangle:16x64, 2% of the area, 2/32 (2 px "
-            "of a 32 px original), 2*square:16 (two at once).",
+            "of a 32 px original), 2*square:16 (two at once), original:2 (2 px of the picture before it is "
+            "resized).",
         ),
     ]
     defenders: Annotated[
@@ -200,8 +204,9 @@ class _Work:
     """What is certified, and against which patches."""
 
     def __init__(self, options: CertifyOptions, source: VotesSource) -> None:
-        from costcert.certification.certify import concrete_patches
+        from costcert.certification.certify import certified_patches
         from costcert.defenders import chosen, left_out
+        from costcert.geometry.patches import Original
 
         self.options = options
         self.source = source
@@ -210,7 +215,7 @@ class _Work:
         self.ablation = self.classifier.ablation
         self.image_size = as_image_size(tuple(source.manifest["image_size"]))
         self.num_classes = int(source.manifest["num_classes"])
-        self.patches = concrete_patches(parse_list(options.patches), self.image_size)
+        self.patches = certified_patches(parse_list(options.patches), self.image_size)
         self.epsilon, self.tau = self._uncertainty()
         # Adaptive voting may have evaluated all mutants of the first images, and few of others.
         partial = bool(source.manifest["made"].get("until")) or source.shard(0).known is not None
@@ -220,7 +225,9 @@ class _Work:
         certified = chosen(names, ablation=self.ablation, soft=soft, partial=partial)
         for defender in certified:
             for patch in self.patches:
-                defender.refuse(self.ablation, patch, self.image_size)
+                # What a patch on the original covers depends on the picture, and is refused there.
+                if not isinstance(patch, Original):
+                    defender.refuse(self.ablation, patch, self.image_size)
         self.defenders = [each.name for each in certified]
         self.left_out = left_out(names, ablation=self.ablation, soft=soft, partial=partial)
 
@@ -236,6 +243,17 @@ class _Work:
             tau=self.tau,
             mask=self.classifier.mask,
         )
+
+    @cached_property
+    def sizes(self) -> dict[tuple[int, int], Votes]:
+        """One image of each size of the originals."""
+        found: dict[tuple[int, int], Votes] = {}
+        for votes in map(self.source.shard, range(self.source.num_shards)):
+            originals = [] if votes.originals is None else votes.originals.tolist()
+            for image, (height, width) in enumerate(originals):
+                if (height, width) not in found and (votes.unread is None or not votes.unread[image]):
+                    found[height, width] = votes.take([image]).under(self.classifier)
+        return found
 
     def _uncertainty(self) -> tuple[float | None, int]:
         """Epsilon and tau as requested, or as measured by the probe."""
@@ -259,15 +277,17 @@ class _Work:
     def shards(self, numbers: Sequence[int]) -> Iterator[Certificates]:
         """Certificates of these shards, in order, with a progress bar on the error stream."""
         from costcert.certification.certificates import Certificates
+        from costcert.geometry.patches import Original
 
+        step = _STEP_BY_SIZE if any(isinstance(patch, Original) for patch in self.patches) else _STEP
         with bar("certifying") as on_progress:
             done = self.source.num_images - sum(self.source.shard_length(number) for number in numbers)
             for number in numbers:
                 votes = self.source.shard(number)
                 parts = []
-                for start in range(0, len(votes), _STEP):
+                for start in range(0, len(votes), step):
                     on_progress(done, self.source.num_images)
-                    parts.append(self.certify(votes.take(slice(start, start + _STEP))))
+                    parts.append(self.certify(votes.take(slice(start, start + step))))
                     done += len(parts[-1])
                 yield Certificates.joined(parts)
 
@@ -298,25 +318,61 @@ class _Work:
         instead = ": --hard certifies their hard ballots" if self.classifier.soft is not None else ""
         for reason in self.left_out:
             yield f"Left out: {reason}{instead}."
+        yield from self._spread()
+
+    def _spread(self) -> Iterator[str]:
+        """What resizing does to sizes such as 2/32, which name the size of an original."""
+        from costcert.geometry.patches import Rectangle, Scaled, Square, parse_patch
+        from costcert.geometry.preparation import Preparation
+        from costcert.reports.resizing import undone_by_resizing
+
+        recorded = (self.source.manifest["made"].get("model") or {}).get("preprocessing")
+        for patch in map(parse_patch, parse_list(self.options.patches)):
+            if not isinstance(patch, Scaled) or not recorded:
+                continue
+            at_input, original = patch.at(self.image_size), (patch.original, patch.original)
+            assert isinstance(at_input, Square | Rectangle)
+            if found := undone_by_resizing(at_input, original, Preparation.from_json(recorded)):
+                yield f"{patch}: {found}."
 
     def headings(self) -> dict[str, str]:
         """The line above each patch's rows: the patch as it was requested, and what it touches."""
         from costcert.geometry.ablations import Masks
-        from costcert.geometry.patches import as_requested
+        from costcert.geometry.patches import Original, as_requested
         from costcert.geometry.touch import touched
+        from costcert.votes.originals import touched_by
 
         mutants = self.ablation.count(self.image_size)
 
-        def reach(patch: OnePatch | Several) -> str:
-            delta = touched(self.ablation, patch, self.image_size).delta
+        def reach(patch: Certified) -> str:
+            if isinstance(patch, Original):
+                changed = self._changed(patch)
+                delta = max(
+                    (touched_by(votes, patch).delta for votes in self.sizes.values()), default=mutants
+                )
+            else:
+                changed, delta = "", touched(self.ablation, patch, self.image_size).delta
             if isinstance(self.ablation, Masks):
-                return f"at least {mutants - delta} of {mutants} mutants hide it"
-            return f"touches at most {delta} of {mutants} mutants"
+                return f"{changed}at least {mutants - delta} of {mutants} mutants hide it"
+            return f"{changed}touches at most {delta} of {mutants} mutants"
 
         return {
             str(patch): f"{title}: {reach(patch)}"
             for patch, title in as_requested(parse_list(self.options.patches), self.image_size).items()
         }
+
+    def _changed(self, patch: Original) -> str:
+        """The size of what a patch on the original can change at the input."""
+        from costcert.geometry.footprints import Footprint
+        from costcert.votes.originals import on_input
+
+        reached = [on_input(votes, patch) for votes in self.sizes.values()]
+        footprints = [each for each in reached if isinstance(each, Footprint)]
+        if not footprints:
+            return ""
+        sides = [max(each.height for each in footprints), max(each.width for each in footprints)]
+        of = shown(footprints[0].original) if len(footprints) == 1 else f"{len(footprints):,} sizes"
+        return f"of originals of {of}, changes up to {sides[0]}x{sides[1]} pixels of the input, "
 
 
 def _classifier(options: CertifyOptions, source: VotesSource) -> tuple[Defence, str | None]:
@@ -325,7 +381,7 @@ def _classifier(options: CertifyOptions, source: VotesSource) -> tuple[Defence, 
     The second value is the defender that `tune` chose; certificates may be of several.
     """
     from costcert.geometry.ablations import parse_ablation
-    from costcert.geometry.patches import concrete
+    from costcert.geometry.patches import certified_patch
     from costcert.votes.tuning import read_tuned
 
     cast = replace(source.classifier, ties=options.ties)
@@ -338,7 +394,7 @@ def _classifier(options: CertifyOptions, source: VotesSource) -> tuple[Defence, 
         # Other defenders than the chosen one mask for each patch that they are certified against.
         size = as_image_size(tuple(source.manifest["image_size"]))
         kept = tuned.mask if options.defenders is None else None
-        mask = None if kept is None else concrete(kept, size)
+        mask = None if kept is None else certified_patch(kept, size)
         changed = replace(cast, ablation=tuned.ablation, soft=tuned.soft, mask=mask)
         return changed.with_classes(int(source.manifest["num_classes"])), tuned.defender
     if options.ablation is not None:

@@ -320,6 +320,9 @@ class _Ballots:
             if name in columns:
                 kind = np.float32 if name in ("margins", "cuts") else np.int64
                 row[renamed.get(name, name)] = columns[name][image].astype(kind).ravel().tolist()
+        for name in ("original_height", "original_width"):
+            if name in columns:
+                row[name] = int(columns[name][image])
         if "ballots" not in row:
             best = columns["units"][image].argmax(axis=1)
             row["ballots"] = [

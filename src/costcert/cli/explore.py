@@ -160,6 +160,12 @@ def _serve(options: ExploreOptions) -> None:
         where = address(socket, options.host) + (f"#token={token}" if token else "")
         console = make_console(soft_wrap=True)
         console.print(f"Explore {len(session.votes):,} images of {session.name}: {where}", markup=False)
+        if unseen := session.on_originals:
+            console.print(
+                f"Not on the page: certificates against {', '.join(unseen)}, because its stickers are in "
+                "pixels of the model's input.",
+                markup=False,
+            )
         console.print("Stop with Ctrl-C.")
         if options.browser and _has_screen():
             webbrowser.open(where)

@@ -79,7 +79,19 @@ class NetworkOptions:
     ] = None
     device: Annotated[str, Parameter(help="auto, cpu, cuda or mps.")] = "auto"
     batch_size: Annotated[int | None, Parameter(help="Mutants per batch.", validator=AT_LEAST_1)] = None
-    autocast: Annotated[bool, Parameter(help="Half precision where it is safe.")] = False
+    precision: Annotated[
+        str | None,
+        Parameter(
+            help="float32, half (where it is safe), or int8: 8-bit integers on a CPU, for a folder made by "
+            "train.",
+            show_default="float32",
+        ),
+    ] = None
+    calibration: Annotated[
+        str | None,
+        Parameter(help="Training images, spelled as --data, to make the int8 network from if there is none."),
+    ] = None
+    autocast: Annotated[bool, Parameter(show=False, help="The same as --precision half.")] = False
 
 
 @Parameter(name="*", group=BALLOTS)
@@ -183,7 +195,8 @@ def _requested_or_tuned(
 def _load_model(
     network: NetworkOptions, hide: str | None, dataset: Dataset, ablation: Ablation | None
 ) -> Classifier:
-    from costcert.models.loading import load_model
+    from costcert.datasets.parse import parse_dataset
+    from costcert.models.loading import FLOAT32, load_model
 
     # Labels without class names only give a lower bound on the number of classes.
     known = None if dataset.class_names is None else dataset.num_classes
@@ -201,5 +214,7 @@ def _load_model(
         ablation=ablation,
         device=network.device,
         batch_size=network.batch_size,
+        precision=network.precision or FLOAT32,
+        calibration=None if network.calibration is None else parse_dataset(network.calibration, "train"),
         autocast=network.autocast,
     )

@@ -100,7 +100,7 @@ def _tune(console: Console, options: TuneOptions) -> None:
     out = _file(options.out or path.with_name(TUNED))
     before = _written_before(out)
     votes = read_votes(path)
-    with bar("tuning") as on_progress:
+    with bar("tuning", "settings") as on_progress:
         found = tune(
             votes,
             parse_list(options.patches),
@@ -122,7 +122,7 @@ def _compare(console: Console, options: TuneOptions) -> None:
 
     out = None if options.out is None else _file(options.out)
     before = None if out is None else _written_before(out)
-    with bar("tuning") as on_progress:
+    with bar("tuning", "settings") as on_progress:
         found = compare_runs(
             {name: read_votes(path) for name, path in _named(options.votes).items()},
             parse_list(options.patches),

@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
 from costcert.errors import CostcertError
+from costcert.geometry.sizes import ImageSize
 from costcert.votes.validation import MOST_CLASSES, as_labels
 
 if TYPE_CHECKING:
@@ -26,6 +27,18 @@ UNREADABLE = "unreadable"
 # of the time is spent waiting for disks and object stores.
 _READERS = 16
 _IMAGES_PER_TASK = 16
+
+
+class Prepared(NamedTuple):
+    """An image as a model takes it.
+
+    Args:
+        pixels: [H, W, C].
+        original: height and width of the picture before it was resized; None if it is no picture.
+    """
+
+    pixels: Pixels
+    original: ImageSize | None
 
 
 class ImageError(CostcertError):
@@ -90,9 +103,10 @@ class Dataset(ABC):
     def image(self, index: int) -> Image:
         """The decoded image; raises `ImageError`, which names it, if that fails."""
 
-    def prepared(self, index: int, model: Classifier) -> Pixels:
-        """The image as the model's pixels [H, W, C]."""
-        return model.prepare(self.image(index))
+    def prepared(self, index: int, model: Classifier) -> Prepared:
+        """The image as the model's pixels, and its own size."""
+        image = self.image(index)
+        return Prepared(model.prepare(image), (image.height, image.width))
 
     def fingerprint(self, index: int) -> str:
         """A hash that changes whenever the image does; it does not raise for an unreadable image.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from costcert.datasets.base import Dataset
+from costcert.datasets.base import Dataset, Prepared
 from costcert.datasets.pictures import digest_of_pixels
 from costcert.errors import CostcertError
 from costcert.geometry.sizes import ImageSize, shown
@@ -23,7 +23,7 @@ from costcert.votes.validation import as_array
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from costcert.models.classifier import Classifier, Pixels
+    from costcert.models.classifier import Classifier
 
 Inputs = npt.NDArray[np.float32]
 
@@ -59,7 +59,7 @@ class NormalisedDataset(Dataset):
             f"{self.name} holds normalised inputs, which are no pictures: pass the pictures themselves"
         )
 
-    def prepared(self, index: int, model: Classifier) -> Pixels:
+    def prepared(self, index: int, model: Classifier) -> Prepared:
         if not model.takes_normalised:
             raise CostcertError(
                 f"{self.name} holds normalised floats, but {model!r} takes pictures (uint8): pass pictures, "
@@ -71,7 +71,7 @@ class NormalisedDataset(Dataset):
                 f"the model takes {shown(model.image_size)} with {model.channels}: resize them"
             )
         pixels: Any = np.ascontiguousarray(self.input(index).transpose(1, 2, 0))
-        return pixels  # type: ignore[no-any-return]
+        return Prepared(pixels, None)
 
     def fingerprint(self, index: int) -> str:
         return digest_of_pixels(self.input(index))

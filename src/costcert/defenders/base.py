@@ -13,6 +13,7 @@ from costcert.defenders import kernels
 from costcert.defenders.worst_case import Counts, worst_case
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
+from costcert.geometry.footprints import Footprint
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import Touched
@@ -119,7 +120,9 @@ class Defender(ABC):
             )
         return None
 
-    def refuse(self, ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> None:
+    def refuse(
+        self, ablation: Ablation, patch: OnePatch | Several | Footprint, image_size: ImageSize
+    ) -> None:
         """Raise where this defender has nothing to say about such mutants and such a patch: here nowhere."""
         return
 

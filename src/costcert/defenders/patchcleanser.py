@@ -35,6 +35,7 @@ from costcert.defenders.base import Defender, votes_within
 from costcert.defenders.worst_case import Arrays, Counts
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Masks
+from costcert.geometry.footprints import Footprint
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import Touched, touched
@@ -108,7 +109,9 @@ class PatchCleanser(Defender):
             side_by_side(work, len(votes))
         return passing
 
-    def refuse(self, ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> None:
+    def refuse(
+        self, ablation: Ablation, patch: OnePatch | Several | Footprint, image_size: ImageSize
+    ) -> None:
         if not isinstance(ablation, Masks):
             raise CostcertError(
                 f"{self.name} needs votes of masks, but these are of {ablation}: vote with --ablation "
@@ -122,6 +125,12 @@ class PatchCleanser(Defender):
             raise CostcertError(
                 f"{ablation} cover one patch of up to {height}x{width} pixels, but {patch} is several at "
                 "once: vote with columns, or certify against one patch"
+            )
+        if isinstance(patch, Footprint):
+            raise CostcertError(
+                f"{ablation} cover patches of up to {height}x{width} pixels, but {patch} changes up to "
+                f"{patch.height}x{patch.width} pixels of the input: vote with masks for that, as in masks:"
+                f"{ablation.per_axis}/patch={patch.height}x{patch.width}"
             )
         raise CostcertError(
             f"{ablation} cover patches of up to {height}x{width} pixels, but {patch} has {patch.height}x"

@@ -19,7 +19,7 @@ from costcert.explorer.image import LabelledImage, Terms, ballots_json, with_lab
 from costcert.explorer.limits import MAX_MASKING_COST, checked_patch, clear_large_cache, masking_cost
 from costcert.explorer.pictures import Pictures
 from costcert.geometry.ablations import Ablation, Masks
-from costcert.geometry.patches import Patch, Rectangle, Square
+from costcert.geometry.patches import Original, Patch, Rectangle, Square
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
 from costcert.reports.glossary import WORDS
@@ -93,6 +93,12 @@ class Session:
     def mask(self) -> Patch | None:
         """The patch that masking defenders mask for, if the run has one for all."""
         return None if self.certificates is None else self.certificates.classifier.mask
+
+    @property
+    def on_originals(self) -> list[str]:
+        """Certified patches on originals, which the page does not show."""
+        patches = [] if self.certificates is None else self.certificates.patches
+        return [str(patch) for patch in patches if isinstance(patch, Original)]
 
     @property
     def votes(self) -> Votes:

@@ -1,7 +1,8 @@
 """Patches: the pixels an attacker may rewrite.
 
 A patch is a set of pixels that may lie anywhere inside the image and never wraps. Its size is in pixels of
-the model's input. `str()` of a value is its spelling; `parse_patch` reads it back.
+the model's input, except for `Original`: what that can change at the input is found by footprints.py.
+`str()` of a value is its spelling; `parse_patch` reads it back.
 """
 
 from __future__ import annotations
@@ -192,6 +193,12 @@ class Several:
     times: int
 
     def __post_init__(self) -> None:
+        given: Any = self.patch
+        if isinstance(given, Original):
+            raise GeometryError(
+                f"several patches at once are in pixels of the model's input, got {self.times}*{given}: "
+                f"certify against {given} alone, or against several squares such as 2*square:16"
+            )
         if not isinstance(self.patch, _SINGLE):
             raise GeometryError(f"Several takes a single patch, such as Square(16), got {self.patch!r}")
         object.__setattr__(self, "times", positive_int(self.times, "the number of patches"))
@@ -205,10 +212,43 @@ class Several:
         return Several(self.patch.at(image_size), self.times)
 
 
+@dataclass(frozen=True)
+class Original:
+    """A patch on the picture as it comes, before it is resized and cropped; sizes are in its own pixels.
+
+    `original:2` is 2 x 2 pixels of the picture, `original:2x4` is 2 high and 4 wide, `original:1%` is a
+    square of that share of the picture's area. Votes record the size of pictures and how they were prepared.
+    """
+
+    patch: Square | Rectangle | AreaShare
+
+    def __post_init__(self) -> None:
+        patch: Any = self.patch
+        if isinstance(patch, int | np.integer) and not isinstance(patch, bool):
+            object.__setattr__(self, "patch", Square(int(patch)))
+        elif not isinstance(patch, Square | Rectangle | AreaShare):
+            raise GeometryError(
+                "Original takes a square, a rectangle or a share of the area, such as Square(2), got "
+                f"{patch!r}"
+            )
+
+    def __str__(self) -> str:
+        if isinstance(self.patch, AreaShare):
+            return f"original:{self.patch}"
+        sides = f"{self.patch.height}x{self.patch.width}"
+        return f"original:{sides if isinstance(self.patch, Rectangle) else self.patch.height}"
+
+    def at(self, image_size: ImageSize) -> Original:
+        """Itself: the size of the model's input says nothing about the picture's own."""
+        return self
+
+
 _SINGLE = (Square, Rectangle, Shape, AreaShare, Scaled)
 Single = TypeVar("Single", "Square", "Rectangle", "Shape")
 OnePatch = Square | Rectangle | Shape
-Patch = Square | Rectangle | Shape | AreaShare | Scaled | Several
+Patch = Square | Rectangle | Shape | AreaShare | Scaled | Several | Original
+# What certificates are against: pixels of the model's input, or of the original.
+Certified = Square | Rectangle | Shape | Several | Original
 
 
 def _fitting(patch: Single, image_size: ImageSize) -> Single:
@@ -220,13 +260,15 @@ def _fitting(patch: Single, image_size: ImageSize) -> Single:
     return patch
 
 
-_EXAMPLES = "32, square:32, rectangle:16x64, 2%, 2/32, shape:010/111, 2*square:16"
+_EXAMPLES = "32, square:32, rectangle:16x64, 2%, 2/32, shape:010/111, 2*square:16, original:2"
 
 
 def parse_patch(text: str, image_size: ImageSize | None = None) -> Patch:
-    """The patch spelled `32`, `square:32`, `rectangle:16x64`, `2%`, `2/32`, `2*square:16`, `shape:01/11`.
+    """The patch spelled `32`, `square:32`, `rectangle:16x64`, `2%`, `2/32`, `2*square:16`, `shape:01/11`,
+    `original:2`, `original:2x4`, `original:1%`.
 
-    With an image size, relative sizes become pixels and a patch that does not fit is an error.
+    With an image size, relative sizes become pixels and a patch that does not fit is an error; a patch on the
+    original stays as it is.
     """
     patch = _parse(str(text).strip())
     return patch if image_size is None else patch.at(as_image_size(image_size))
@@ -238,9 +280,10 @@ def _parse(text: str) -> Patch:
             raise SpellingError(
                 f"cannot read {text[:40]!r}: write the number of patches once, as in 2*square:16"
             )
-        inner = _parse(found[2])
-        assert not isinstance(inner, Several)
+        inner: Any = _parse(found[2])
         return Several(inner, int(found[1]))
+    if text.startswith("original:"):
+        return Original(_of_original(text))
     if found := re.fullmatch(r"(?:square:)?(\d{1,6})", text):
         return Square(int(found[1]))
     if found := re.fullmatch(r"rectangle:(\d{1,6})x(\d{1,6})", text):
@@ -253,8 +296,19 @@ def _parse(text: str) -> Patch:
         return Shape([[pixel == "1" for pixel in row] for row in found[1].split("/")])
     name = text.partition(":")[0]
     raise SpellingError(
-        f"cannot read the patch {text!r}{nearest(name, ('square', 'rectangle', 'shape'))}: "
+        f"cannot read the patch {text!r}{nearest(name, ('square', 'rectangle', 'shape', 'original'))}: "
         f"write it like one of {_EXAMPLES}"
+    )
+
+
+def _of_original(text: str) -> Square | Rectangle | AreaShare:
+    if found := re.fullmatch(r"original:(\d{1,6})(?:x(\d{1,6}))?", text):
+        return Rectangle(int(found[1]), int(found[2])) if found[2] else Square(int(found[1]))
+    if found := re.fullmatch(r"original:(\d{1,3}(?:\.\d{1,9})?)\s?%", text):
+        return AreaShare(Decimal(found[1]))
+    raise SpellingError(
+        f"cannot read the patch {text[:40]!r}: a patch on the original is spelled original:2, original:2x4 "
+        "(height x width) or original:1%"
     )
 
 
@@ -263,21 +317,36 @@ def _equal_lengths(rows: list[str]) -> bool:
 
 
 def concrete(patch: Patch | str | int, image_size: ImageSize) -> OnePatch | Several:
-    """The patch in pixels of this image, from a value, a spelling or the side of a square."""
+    """The patch in pixels of this image, from a value, a spelling or the side of a square.
+
+    Raises:
+        GeometryError: also for a patch on the original, whose pixels at the input are not known here.
+    """
+    value = certified_patch(patch, image_size)
+    if isinstance(value, Original):
+        raise GeometryError(
+            f"{value} is a patch on the original picture, which is not supported here: name one in pixels of "
+            "the model's input, such as square:32"
+        )
+    return value
+
+
+def certified_patch(patch: Patch | str | int, image_size: ImageSize) -> Certified:
+    """The patch in pixels of this image; one on the original stays as it is."""
     if isinstance(patch, str):
         patch = parse_patch(patch)
     elif isinstance(patch, int | np.integer) and not isinstance(patch, bool):
         patch = Square(int(patch))
-    if not isinstance(patch, (*_SINGLE, Several)):
+    if not isinstance(patch, (*_SINGLE, Several, Original)):
         raise GeometryError(
             f"a patch must be a value like Square(32) or text like {_EXAMPLES}, got {patch!r}"
         )
     return patch.at(image_size)
 
 
-def as_requested(spellings: Iterable[str], image_size: ImageSize) -> dict[OnePatch | Several, str]:
+def as_requested(spellings: Iterable[str], image_size: ImageSize) -> dict[Certified, str]:
     """The patches in pixels, and the names each was requested by: `1% (square:23)`, `2% and square:32`."""
-    requested: dict[OnePatch | Several, list[Patch]] = {}
+    requested: dict[Certified, list[Patch]] = {}
     for patch in map(parse_patch, spellings):
         requested.setdefault(patch.at(image_size), []).append(patch)
     return {

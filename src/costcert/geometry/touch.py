@@ -21,7 +21,8 @@ import numpy.typing as npt
 from costcert.errors import GeometryError
 from costcert.geometry import bitsets, unions
 from costcert.geometry.ablations import Ablation, Bools, Masks, Part, Segment
-from costcert.geometry.patches import OnePatch, Several, places
+from costcert.geometry.footprints import Footprint
+from costcert.geometry.patches import OnePatch, Original, Several, places
 from costcert.geometry.sizes import ImageSize, shown
 
 Indices = npt.NDArray[np.int64]
@@ -39,7 +40,8 @@ class Touched:
 
     Args:
         num_mutants: B.
-        places: [P, n, 2], top and left of the n patches at position p, one of those with this T_p.
+        places: [P, n, 2], top and left of the n patches at position p, one of those with this T_p; those of a
+            footprint are in the original.
         budgets: [P], q_p, the size of T_p.
     """
 
@@ -110,8 +112,12 @@ class Touched:
 
 
 @lru_cache(maxsize=32)
-def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize) -> Touched:
+def touched(ablation: Ablation, patch: OnePatch | Several | Footprint, image_size: ImageSize) -> Touched:
     """The touched sets of `patch` (in pixels, see `patches.concrete`) among the mutants of `ablation`."""
+    if isinstance(patch, Original):
+        raise GeometryError(
+            f"{patch} is a patch on the original picture, whose size is not known here: pass its footprint"
+        )
     patch = patch.at(image_size)
     single = patch.patch.at(image_size) if isinstance(patch, Several) else patch
     num_mutants = ablation.count(image_size)
@@ -135,19 +141,26 @@ def touched(ablation: Ablation, patch: OnePatch | Several, image_size: ImageSize
 
 
 def _by_pixels(
-    ablation: Masks, patch: OnePatch, image_size: ImageSize
+    ablation: Masks, patch: OnePatch | Footprint, image_size: ImageSize
 ) -> tuple[bitsets.Words, npt.NDArray[np.int32]]:
     """Every distinct maximal T_p as bits, and its top left corner, from the kept pixels of each mutant."""
-    tops, lefts = places(patch, image_size)
+    if isinstance(patch, Footprint):
+        (tops, rows), (lefts, columns) = patch.largest()
+    else:
+        tops, lefts = places(patch, image_size)
     regions = ablation.regions(image_size)
     positions = len(tops) * len(lefts)
     if positions * -(-len(regions) // 64) > MOST_WORDS:
         raise bitsets.TooManySetsError(f"{positions:,} of {len(regions):,} mutants")
     touched = np.zeros((positions, len(regions)), dtype=np.bool_)
     for mutant, region in enumerate(regions):
+        pixels = region.pixels(image_size)
+        if isinstance(patch, Footprint):
+            touched[:, mutant] = _meet(_meet(rows, pixels.T), columns).ravel()
+            continue
         # before[y, x] kept pixels lie above row y and left of column x.
         before = np.zeros((image_size[0] + 1, image_size[1] + 1), dtype=np.int32)
-        before[1:, 1:] = region.pixels(image_size).cumsum(axis=0, dtype=np.int32).cumsum(axis=1)
+        before[1:, 1:] = pixels.cumsum(axis=0, dtype=np.int32).cumsum(axis=1)
         for piece in patch.pieces():
             top, bottom = (before[piece.top + down :][: len(tops)] for down in (0, piece.height))
             left, right = (slice(at, at + len(lefts)) for at in (piece.left, piece.left + piece.width))
@@ -166,18 +179,24 @@ class _Tables:
     Tops whose touched segments lie inside those of another top are left out; the same holds for lefts.
     """
 
-    def __init__(self, parts: list[Part], patch: OnePatch, image_size: ImageSize) -> None:
-        pieces = patch.pieces()
-        tops, lefts = places(patch, image_size)
+    def __init__(self, parts: list[Part], patch: OnePatch | Footprint, image_size: ImageSize) -> None:
         self.num_mutants = sum(len(part.rows) * len(part.columns) for part in parts)
-        self.tops, self.rows = _axis(
-            [part.rows for part in parts], tops, [(p.top, p.height) for p in pieces], image_size[0]
-        )
-        self.lefts, self.columns = _axis(
-            [part.columns for part in parts], lefts, [(p.left, p.width) for p in pieces], image_size[1]
-        )
+        down, across = [part.rows for part in parts], [part.columns for part in parts]
+        if isinstance(patch, Footprint):
+            (tops, rows), (lefts, columns) = patch.largest()
+            num_pieces = 1
+            self.tops, self.rows = _footprint_axis(down, tops, rows)
+            self.lefts, self.columns = _footprint_axis(across, lefts, columns)
+        else:
+            pieces = patch.pieces()
+            num_pieces = len(pieces)
+            tops, lefts = places(patch, image_size)
+            self.tops, self.rows = _axis(down, tops, [(p.top, p.height) for p in pieces], image_size[0])
+            self.lefts, self.columns = _axis(
+                across, lefts, [(p.left, p.width) for p in pieces], image_size[1]
+            )
         # Products of maximal sets are maximal, unless one of the two is empty, which makes the product empty.
-        self.is_antichain = len(pieces) == 1 and all(
+        self.is_antichain = num_pieces == 1 and all(
             table.any(axis=1).all() for axis in (self.rows, self.columns) for part in axis for table in part
         )
 
@@ -280,6 +299,25 @@ def _axis(
     together = np.concatenate([table for family in tables for table in family], axis=1)
     keep = bitsets.maximal(bitsets.pack(together))
     return starts[keep], [[table[keep] for table in family] for family in tables]
+
+
+def _footprint_axis(
+    families: list[list[Segment]], starts: Indices, reached: Bools
+) -> tuple[Indices, list[list[Bools]]]:
+    """The same for a footprint, from the pixels of the axis that it reaches from each start."""
+    tables = [
+        _meet(reached, np.stack([segment.pixels(reached.shape[1]) for segment in segments]))
+        for segments in families
+    ]
+    keep = bitsets.maximal(bitsets.pack(np.concatenate(tables, axis=1)))
+    return starts[keep], [[table[keep]] for table in tables]
+
+
+def _meet(some: Bools, others: Bools) -> Bools:
+    """[m, n], whether each of m sets of pixels and each of n others have a pixel in common."""
+    # Counts of up to 16,384 pixels are exact in 32-bit floats, whose products are fast.
+    met: Bools = some.astype(np.float32) @ others.astype(np.float32).T > 0
+    return met
 
 
 def _walk_sets(words: bitsets.Words, corners: npt.NDArray[np.int32], num_mutants: int) -> Touched:

@@ -20,8 +20,9 @@ from costcert.models.classifier import Classifier, Logits, Pixels
 # The largest difference that may be rounding, relative to the largest logit. In float32 the shipped networks
 # and ResNets, ViTs and ConvNeXts of up to 101 layers differed by at most 1e-6; a hundred times that allows
 # for devices that choose another algorithm for another batch size. In half precision the rounding of one
-# logit alone is 2**-11 (float16) or 2**-8 (bfloat16) of it, and the bound is a few of these.
-ROUNDING = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
+# logit alone is 2**-11 (float16) or 2**-8 (bfloat16) of it, and the bound is a few of these. Integers do not
+# round, and a difference before they are made from floats may grow to one of them: none is accepted.
+ROUNDING = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2, "int8": 0.0}
 
 
 def refuse_batch_dependence(model: Classifier, images: Pixels, regions: Sequence[Kept]) -> None:

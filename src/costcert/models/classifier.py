@@ -54,7 +54,7 @@ class Classifier(ABC):
     class_names: tuple[str, ...] | None = None
     # The ablation it was trained on, if known.
     ablation: Ablation | None = None
-    # The floating-point type it computes in, which decides how far rounding moves logits.
+    # The type it computes in, which decides how far rounding moves logits.
     precision: str = "float32"
     # Whether `logits` also takes inputs that were normalised elsewhere, as float32 [N, H, W, C].
     takes_normalised: bool = False

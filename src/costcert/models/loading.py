@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
-from costcert.errors import CostcertError
+from costcert.errors import CostcertError, SpellingError, nearest
 from costcert.geometry.ablations import Ablation, parse_ablation
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.models.architectures import build, timm_preprocessing, view_of
 from costcert.models.callables import CallableNetwork, Function, function_name
 from costcert.models.checkpoints import adapt_weights, class_count, digest, load_weights, read_weights
+from costcert.models.int8 import int8_network
 from costcert.models.mutants import Mutants
 from costcert.models.onnx import OnnxNetwork
 from costcert.models.preprocessing import Preprocessing, per_channel
@@ -24,7 +25,12 @@ from costcert.models.shipped import model_folder
 from costcert.models.torch_classifier import TorchClassifier
 from costcert.store.locations import Location
 
+if TYPE_CHECKING:
+    from costcert.datasets.base import Dataset
+
 ONNX = "onnx:"
+# What a network computes in; half is the type that torch chooses for the device.
+FLOAT32, HALF, INT8 = PRECISIONS = ("float32", "half", "int8")
 
 
 class _Loaded(NamedTuple):
@@ -85,6 +91,8 @@ def load_model(
     pretrained: bool = False,
     device: str = "cpu",
     batch_size: int | None = None,
+    precision: str = FLOAT32,
+    calibration: Dataset | None = None,
     autocast: bool = False,
 ) -> TorchClassifier:
     """A classifier of mutants.
@@ -109,8 +117,16 @@ def load_model(
         pretrained: load timm's weights; nothing is ever downloaded otherwise.
         device: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto` for the fastest one available.
         batch_size: mutants per batch.
-        autocast: half precision where it is safe.
+        precision: `float32`, `half` (where torch considers it safe), or `int8`, 8-bit integers on a CPU, for
+            the folder of a trained model, which holds the quantised network as `int8.onnx`.
+        calibration: a dataset like that of training, to make `int8.onnx` from if it is not there.
+        autocast: the same as `precision="half"`.
     """
+    precision = _precision(precision, autocast)
+    if precision == INT8:
+        device = _only_cpu(device)
+    elif calibration is not None:
+        raise CostcertError(f"calibration images are for precision int8, not {precision}: leave them out")
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
     given = _InputOptions(image_size, channels, mean, std, preprocessing)
     weights = {"checkpoint": checkpoint, "pretrained": pretrained}
@@ -135,10 +151,15 @@ def load_model(
             std=std,
             preprocessing=preprocessing,
         )
-        loaded = _folder(folder, hide)
+        loaded = _folder(folder, hide, precision == INT8, calibration)
     else:
         _refuse(f"{model} (use preprocessing)", mean=mean, std=std)
         loaded = _spelled(str(model), checkpoint, pretrained, num_classes, hide, kept, given)
+    if precision == INT8 and loaded.precision != INT8:
+        raise CostcertError(
+            f"precision int8 needs the folder of a trained model or shipped:NAME, got {loaded.name}: leave "
+            "precision out, or train a model"
+        )
     with _naming_errors_of(model):
         classifier = TorchClassifier(
             loaded.mutants,
@@ -147,7 +168,7 @@ def load_model(
             class_names=class_names if loaded.class_names is None else loaded.class_names,
             device=device,
             batch_size=batch_size,
-            autocast=autocast,
+            autocast=precision == HALF,
             ablation=loaded.ablation,
             precision=loaded.precision,
             weights_digest=loaded.digest,
@@ -191,10 +212,38 @@ def trained_folder(model: str | Location) -> Location | None:
     return folder if folder.is_dir() and (folder == path or path.is_file()) else None
 
 
-def _folder(folder: Location, hide: str | None) -> _Loaded:
-    mutants, card, known = load_saved(folder, hide=hide)
-    ablation = parse_ablation(card.ablation)
-    return _Loaded(mutants, card.preprocessing, card.architecture, known, ablation, card.class_names)
+def _precision(precision: str, autocast: bool) -> str:
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise SpellingError(
+            f"unknown precision {precision!r}{nearest(str(precision), PRECISIONS)}: use one of "
+            f"{', '.join(PRECISIONS)}"
+        )
+    if autocast and precision == INT8:
+        raise CostcertError("autocast is precision half, but precision is int8: leave one of them out")
+    return HALF if autocast else precision
+
+
+def _only_cpu(device: str) -> str:
+    if device not in ("auto", "cpu"):
+        raise CostcertError(f"precision int8 is for CPUs, got the device {device!r}: use cpu")
+    return "cpu"
+
+
+def _folder(folder: Location, hide: str | None, int8: bool, calibration: Dataset | None) -> _Loaded:
+    saved = load_saved(folder, hide=hide)
+    mutants, card, known = saved
+    loaded = _Loaded(
+        mutants,
+        card.preprocessing,
+        card.architecture,
+        known,
+        parse_ablation(card.ablation),
+        card.class_names,
+    )
+    if not int8:
+        return loaded
+    network = int8_network(folder, saved, calibration)
+    return loaded._replace(mutants=Mutants(network, mutants.view), digest=network.digest(), precision=INT8)
 
 
 def _spelled(

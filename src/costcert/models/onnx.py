@@ -23,9 +23,14 @@ class OnnxNetwork(nn.Module):
     """Logits [M, L] of images [M, C, H, W], by the first input and output of an ONNX file.
 
     The file sets the order of dimensions (channels first or last), the batch size and the type of the input.
+
+    Args:
+        channels_last: the order of dimensions, if it is known; otherwise that with 1 or 3 channels.
     """
 
-    def __init__(self, path: str | Location, device: str = "cpu") -> None:
+    def __init__(
+        self, path: str | Location, device: str = "cpu", *, channels_last: bool | None = None
+    ) -> None:
         super().__init__()
         self.path = locate(path)
         if not self.path.is_file():
@@ -47,7 +52,8 @@ class OnnxNetwork(nn.Module):
         # A dimension of any size has a name or None instead of a number.
         batch, *sides = (side if isinstance(side, int) and side > 0 else None for side in first.shape)
         self._batch = batch
-        self._channels_last = sides[2] in (1, 3) and sides[0] not in (1, 3)
+        guessed = sides[2] in (1, 3) and sides[0] not in (1, 3)
+        self._channels_last = guessed if channels_last is None else channels_last
         channels, height, width = (sides[2], *sides[:2]) if self._channels_last else sides
         self.channels = channels
         self.image_size: ImageSize | None = None if height is None or width is None else (height, width)
@@ -126,7 +132,7 @@ def _session(file: Path, path: Location, device: str) -> Any:
     try:
         runtime = import_module("onnxruntime")
     except ModuleNotFoundError:
-        raise CostcertError("onnx: needs the package onnxruntime: pip install 'costcert[onnx]'") from None
+        raise CostcertError("ONNX files need the package onnxruntime: pip install 'costcert[onnx]'") from None
     provider = f"{'CUDA' if device.startswith('cuda') else 'CPU'}ExecutionProvider"
     if provider not in runtime.get_available_providers():
         raise CostcertError(

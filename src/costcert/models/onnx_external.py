@@ -25,7 +25,7 @@ def external_files(file: Path, path: Location) -> list[str]:
     try:
         onnx = import_module("onnx")
     except ModuleNotFoundError:
-        raise CostcertError("onnx: needs the package onnx: pip install 'costcert[onnx]'") from None
+        raise CostcertError("ONNX files need the package onnx: pip install 'costcert[onnx]'") from None
     content = file.read_bytes()
     if file.suffix == ".ort" or content[4:8] == b"ORTM":
         raise CostcertError(

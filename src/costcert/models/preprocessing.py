@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import floor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from costcert.errors import CostcertError, nearest
+from costcert.geometry.preparation import FITS, Preparation
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.models.classifier import Pixels
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MODES = {1: "L", 3: "RGB"}
-_CROPS = ("center", "squash", "border")
 _INTERPOLATIONS = {mode.name.lower(): mode for mode in Image.Resampling}
 
 
@@ -60,7 +60,7 @@ class Preprocessing:
             raise CostcertError(f"std must be above 0, got {list(self.std)}")
         if not 0 < self.crop_pct <= 1:
             raise CostcertError(f"crop_pct must be above 0 and at most 1, got {self.crop_pct}")
-        for value, known in ((self.crop_mode, _CROPS), (self.interpolation, tuple(_INTERPOLATIONS))):
+        for value, known in ((self.crop_mode, FITS), (self.interpolation, tuple(_INTERPOLATIONS))):
             if value not in known:
                 raise CostcertError(
                     f"unknown {value!r}{nearest(value, known)}: use one of {', '.join(known)}"
@@ -77,6 +77,11 @@ class Preprocessing:
     def to_json(self) -> dict[str, Any]:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
+    @property
+    def geometry(self) -> Preparation:
+        """Which pixels of a picture each pixel of the input depends on."""
+        return Preparation(self.image_size, self.crop_pct, self.crop_mode, self.interpolation)
+
     def prepare(self, image: Image.Image) -> Pixels:
         """uint8 pixels [H, W, C], resized and cropped as timm does for evaluation.
 
@@ -84,27 +89,29 @@ class Preprocessing:
         compares it with timm's transform.
         """
         image = image.convert(_MODES[self.channels])
-        scaled = (floor(self.image_size[0] / self.crop_pct), floor(self.image_size[1] / self.crop_pct))
-        if self.crop_mode != "squash":
-            scaled = self._keeping_aspect_ratio(image, scaled)
         height, width = self.image_size
+        original = (image.height, image.width)
+        scaled, (top, left) = self.geometry.scaled(original), self.geometry.corner(original)
         if image.size != scaled[::-1]:
             image = image.resize(scaled[::-1], _INTERPOLATIONS[self.interpolation])
-        top, left = round((scaled[0] - height) / 2), round((scaled[1] - width) / 2)
         if (top, left) == (0, 0) and scaled == self.image_size:
             return self._array(image)
         canvas = Image.new(image.mode, (width, height), self._border())
         canvas.paste(image, (-left, -top))
         return self._array(canvas)
 
-    def _keeping_aspect_ratio(self, image: Image.Image, target: ImageSize) -> ImageSize:
-        ratios = (image.height / target[0], image.width / target[1])
-        ratio = max(ratios) if self.crop_mode == "border" else min(ratios)
-        if self.crop_mode == "center" and target[0] == target[1]:
-            # torchvision fixes the shorter side and rounds the longer one down.
-            short = min(image.size)
-            return (target[0] * image.height // short, target[0] * image.width // short)
-        return (round(image.height / ratio), round(image.width / ratio))
+    def weights(self, original: ImageSize, axis: int) -> npt.NDArray[np.float32]:
+        """[input pixels, picture pixels], what each input pixel takes of each pixel along one axis, about.
+
+        Pillow rounds its own weights, and the pixels after each axis.
+        """
+        n, m = original[axis], self.geometry.scaled(original)[axis]
+        lines = Image.fromarray(np.eye(n, dtype=np.float32))
+        # Line y holds what pixel y gives to each pixel of the resized axis.
+        gives = np.array(lines.resize((m, n), _INTERPOLATIONS[self.interpolation]) if m != n else lines)
+        at = np.arange(self.image_size[axis]) + self.geometry.corner(original)[axis]
+        inside = (at >= 0) & (at < m)
+        return np.where(inside[:, None], gives[:, at.clip(0, m - 1)].T, np.float32(0))
 
     def _border(self) -> Any:
         colour = tuple(round(255 * value) for value in self.mean or (0.0,) * self.channels)

@@ -14,7 +14,7 @@ from costcert.errors import CostcertError, OtherModelError
 from costcert.geometry.ablations import Ablation
 from costcert.geometry.sizes import ImageSize, as_image_size, shown
 from costcert.models.classifier import Classifier
-from costcert.models.loading import ONNX, load_model, trained_folder
+from costcert.models.loading import FLOAT32, HALF, INT8, ONNX, load_model, trained_folder
 from costcert.models.preprocessing import Preprocessing
 from costcert.models.python_names import PYTHON
 from costcert.store.locations import Location
@@ -60,7 +60,8 @@ def model_that_voted(
         class_names=class_names,
         hide=recorded["hide"],
         device=device,
-        autocast=recorded["precision"] != "float32",
+        # The types of half precision are recorded by their names.
+        precision=recorded["precision"] if recorded["precision"] in (FLOAT32, INT8) else HALF,
         **kwargs,
     )
     # The name of an ONNX network is the path of its file, which may change; its digest covers the network.

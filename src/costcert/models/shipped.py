@@ -1,4 +1,4 @@
-"""The trained models in the package: `shipped:fashion` (used by the demo) and `shipped:gtsrb`."""
+"""The trained models in the package: `shipped:fashion`, `shipped:fashion-masks` and `shipped:gtsrb`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from costcert.errors import SpellingError, nearest
 from costcert.store.locations import Location, locate
 
 PREFIX = "shipped:"
-_FOLDERS = {"fashion": "model", "gtsrb": "gtsrb"}
+_FOLDERS = {"fashion": "model", "fashion-masks": "masks", "gtsrb": "gtsrb"}
 
 
 def model_folder(model: str | Location) -> Location:

@@ -148,7 +148,9 @@ class MeanAndMax(nn.Module):
     """Global mean and max pooling, concatenated."""
 
     def forward(self, features: Tensor) -> Tensor:
-        return torch.cat([features.mean(dim=(-2, -1)), features.amax(dim=(-2, -1))], dim=1)
+        exporting = torch.onnx.is_in_onnx_export()
+        mean = _mean(features) if exporting else features.mean(dim=(-2, -1), keepdim=True)
+        return torch.cat([mean.flatten(1), features.amax(dim=(-2, -1))], dim=1)
 
 
 class _MeanPerHeight(nn.Module):
@@ -236,6 +238,18 @@ def convolution(
 
 def _relative(colours: Tensor) -> Tensor:
     """Colours normalised by the mean and standard deviation of their crop, over all channels together."""
-    mean = colours.mean(dim=(1, 2, 3), keepdim=True)
-    variance = colours.var(dim=(1, 2, 3), keepdim=True, correction=0)
+    if torch.onnx.is_in_onnx_export():
+        mean = _mean(colours.flatten(1)[:, None, None])
+        variance = _mean(((colours - mean) ** 2).flatten(1)[:, None, None])
+    else:
+        mean = colours.mean(dim=(1, 2, 3), keepdim=True)
+        variance = colours.var(dim=(1, 2, 3), keepdim=True, correction=0)
     return (colours - mean) / (variance + _MIN_CONTRAST**2).sqrt()
+
+
+def _mean(features: Tensor) -> Tensor:
+    """The mean over both axes, for ONNX: as pooling, which ONNX Runtime adds up in the same order anywhere.
+
+    The order of its other sums depends on the address of the values, and so on the place in the batch.
+    """
+    return nn.functional.adaptive_avg_pool2d(features, 1)

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.geometry.ablations import Masks, Region
-from costcert.geometry.patches import OnePatch, Several
 from costcert.reports.colours import ATTACKER, EMPTY, OTHER, PAPER, QUIET, RIVALS, TRUE
 from costcert.reports.examples import Bar, Example
 from costcert.reports.figures.layout import shortened
 from costcert.reports.rendering import data_url
 from costcert.reports.standing import Standing
 from costcert.reports.triangle import outlines, triangle
+from costcert.votes.originals import reached
 from costcert.votes.table import Votes
 
 _SIDE = 224
@@ -34,11 +34,10 @@ def picture(example: Example, number: str) -> str:
     tall, wide = height * scale, width * scale
     image = _image(example.pixels, wide, tall)
     patches = "".join(
-        f'<rect x="{(left + piece.left) * scale:.1f}" y="{(top + piece.top) * scale:.1f}" '
+        f'<rect x="{piece.left * scale:.1f}" y="{piece.top * scale:.1f}" '
         f'width="{piece.width * scale:.1f}" height="{piece.height * scale:.1f}" '
         f'fill="url(#hatch-{number})" stroke="{ATTACKER}" stroke-width="2"/>'
-        for top, left in example.attack.places
-        for piece in _single(example).pieces()
+        for piece in reached(example.votes, example.patch, example.attack.places)
     )
     if isinstance(example.attack, Standing):
 
@@ -147,11 +146,6 @@ def _colour(example: Example, label: int) -> str:
 def _colours(example: Example) -> dict[str, str]:
     rivals = [bar.name for bar in example.bars() if not bar.is_true]
     return dict(zip(rivals, RIVALS, strict=False))
-
-
-def _single(example: Example) -> OnePatch:
-    patch = example.patch.at(example.votes.image_size)
-    return patch.patch.at(example.votes.image_size) if isinstance(patch, Several) else patch
 
 
 def _hatch(name: str) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from costcert.certification.witnesses import Witness, strongest
 from costcert.errors import CostcertError
-from costcert.geometry.patches import OnePatch, Several, concrete
+from costcert.geometry.patches import Certified, certified_patch
 from costcert.reports.results import Results
 from costcert.reports.standing import Standing, worst_standing
 from costcert.store.certificates import CertificatesSource
@@ -48,7 +48,7 @@ class Example:
     image_id: str
     reason: str
     votes: Votes
-    patch: OnePatch | Several
+    patch: Certified
     attack: Witness | Standing
     certified: Mapping[tuple[str, str], tuple[int, int]]
     pixels: Pixels | None = None
@@ -175,7 +175,7 @@ def examples(
                 f"{votes.path} does not contain the image {name!r}: pass the votes that were certified in "
                 f"{folder.path}"
             )
-    wanted = concrete(patch, votes.image_size)
+    wanted = certified_patch(patch, votes.image_size)
     ties = results.classifier.ties
     has_rows = "patchcleanser" in results.defenders
     return [

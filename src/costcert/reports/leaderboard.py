@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from costcert.errors import CostcertError
-from costcert.geometry.patches import concrete
+from costcert.geometry.patches import certified_patch
 from costcert.reports.published import Published
 from costcert.reports.results import Results
 from costcert.reports.tables.as_markdown import escaped, markdown
@@ -74,7 +74,7 @@ def leaderboard_markdown(table: PaperTable, *, intervals: bool = False) -> str:
 
 def _column(comparison: Comparison, patch: str, k: int) -> tuple[int, int]:
     for number, threat in enumerate(comparison.threats):
-        if concrete(patch, threat.image_size) == threat.patch and k in comparison.ks:
+        if certified_patch(patch, threat.image_size) == threat.patch and k in comparison.ks:
             return number, k
     raise CostcertError(
         f"cannot sort by top-{k} against {patch}, which is not a column: choose a k of "

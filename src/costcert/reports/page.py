@@ -188,7 +188,7 @@ def _weakest(results: Results, found: Headline) -> dict[str, Any] | None:
 def _next(run: RunSection, found: Headline) -> dict[str, Any]:
     """What to look at after the headline."""
     results = run.results
-    largest = max(results.patches, key=lambda patch: Threat.of(patch, results.image_size).share)
+    largest = max(results.patches, key=lambda patch: Threat.of(patch, results.image_size).extent)
     counts = results.tally.min_ks.get((found.defender, largest))
     return {
         "k": found.k,
@@ -295,7 +295,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     model: Mapping[str, Any] = results.provenance.get("model") or {}
     versions: Mapping[str, Any] = results.provenance.get("versions") or {}
     classifier = results.classifier
-    height, width = results.image_size
+    at = height, width = results.image_size
     facts = [
         ("Images", f"{Data.of(results)}, {results.num_classes:,} classes, {height} × {width} pixels"),
         ("Model", model_name(results)),
@@ -306,7 +306,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
         (
             "Stickers",
             ", ".join(
-                f"{patch} ({size(patch, results.image_size)}, {share(patch, results.image_size)})"
+                f"{patch} ({', '.join(part for part in (size(patch, at), share(patch, at)) if part)})"
                 for patch in results.patches
             ),
         ),

@@ -5,6 +5,7 @@ The JSON file contains what is needed to cite the run, to repeat it and to compa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -65,12 +66,14 @@ class Results:
         name: how the run is called in tables and figures.
         manifest: the manifest of the certificates, which contains the manifest of the votes.
         by_class: None if the votes, which contain the true labels, were not passed.
+        originals: the number of images of each size before they were resized; empty if it is unknown.
     """
 
     name: str
     manifest: Mapping[str, Any]
     tally: Tally
     by_class: ByClass | None = None
+    originals: Mapping[ImageSize, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (
@@ -179,12 +182,13 @@ def read_results(
 
 def _counted(path: Location, votes: Location | None, name: str) -> Results:
     by_class, truth_of = None, {}
+    originals: Counter[ImageSize] = Counter()
     if votes is None:
         source = open_certificates(path)
     else:
         run = open_run(path, votes)
         assert run.certificates is not None
-        source, truth_of = run.certificates, _truth(run.votes)
+        source, truth_of = run.certificates, _truth(run.votes, originals)
         by_class = ByClass(np.bincount(list(truth_of.values()), minlength=source.num_classes))
     tally = Tally()
     for certificates in source.shards():
@@ -198,16 +202,19 @@ def _counted(path: Location, votes: Location | None, name: str) -> Results:
                     "pass the votes that these certificates were made from"
                 ) from None
             by_class.add(certificates, truth)
-    return Results(name, source.manifest, tally, by_class)
+    return Results(name, source.manifest, tally, by_class, originals)
 
 
-def _truth(votes: VotesSource) -> dict[str, int]:
-    """The true label of each image."""
-    return {
-        str(image): int(truth)
-        for shard in map(votes.shard, range(votes.num_shards))
-        for image, truth in zip(shard.image_ids, shard.truth, strict=True)
-    }
+def _truth(votes: VotesSource, originals: Counter[ImageSize]) -> dict[str, int]:
+    """The true label of each image; the sizes of those that were read are counted in `originals`."""
+    truth_of: dict[str, int] = {}
+    for shard in map(votes.shard, range(votes.num_shards)):
+        truth_of.update(zip(map(str, shard.image_ids), shard.truth.tolist(), strict=True))
+        if shard.originals is not None:
+            originals.update(
+                (height, width) for height, width in shard.originals.tolist() if height and width
+            )
+    return truth_of
 
 
 def _sparse(counts: Counts) -> dict[str, int]:

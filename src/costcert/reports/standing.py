@@ -14,8 +14,8 @@ import numpy.typing as npt
 from costcert.certification.witnesses import units_given
 from costcert.errors import VotesError
 from costcert.geometry.ablations import Masks
-from costcert.geometry.patches import OnePatch, Several
-from costcert.geometry.touch import touched
+from costcert.geometry.patches import Certified
+from costcert.votes.originals import touched_by
 from costcert.votes.table import Votes
 
 Numbers = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ class Standing:
     """One image with a patch at one place.
 
     Args:
-        places: (top, left) of the patch.
+        places: (top, left) of the patch, in the original if it is on that.
         touched: the mutants that do not hide all of it.
         safe: the rows without such a mutant, which are the masks that cover the patch.
         standing: the rows in which every mutant gives something to the true label.
@@ -55,7 +55,7 @@ class Standing:
         return [int(label) for label in order if label != truth]
 
 
-def worst_standing(votes: Votes, image: int, patch: OnePatch | Several) -> Standing:
+def worst_standing(votes: Votes, image: int, patch: Certified) -> Standing:
     """The place where most rivals can reach the true label, and there where the next one comes nearest."""
     masks = votes.ablation
     if not isinstance(masks, Masks):
@@ -64,7 +64,7 @@ def worst_standing(votes: Votes, image: int, patch: OnePatch | Several) -> Stand
     truth, rows = int(votes.truth[image]), masks.table()
     given = _given(votes, image)[rows]
     lowest = given.min(axis=1)
-    positions = touched(masks, patch, votes.image_size)
+    positions = touched_by(votes.take([image]), patch)
     best: tuple[int, int] | None = None
     for place, held in zip(positions.places, positions.sets(), strict=True):
         attacked = held[rows]

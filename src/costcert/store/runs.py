@@ -12,7 +12,7 @@ from typing import Any
 from costcert.defenders import default_for, find
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Ablation
-from costcert.geometry.patches import Patch, concrete
+from costcert.geometry.patches import Patch, certified_patch
 from costcert.geometry.sizes import ImageSize
 from costcert.store.certificates import CertificatesSource
 from costcert.store.digests import file_digest
@@ -60,7 +60,7 @@ class Run:
         if patch is None and len(certified) != 1:
             example = certified[0] if certified else "square:32"
             raise CostcertError(f"{defender} predicts by masking a patch: say which, as in {example}")
-        mask = concrete(certified[0] if patch is None else patch, self.votes.image_size)
+        mask = certified_patch(certified[0] if patch is None else patch, self.votes.image_size)
         if certified and mask not in certified:
             shown = ", ".join(map(str, certified))
             raise CostcertError(f"{mask} was not certified, only {shown}: name one of them")

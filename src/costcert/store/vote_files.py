@@ -2,8 +2,9 @@
 
 All forms hold the same columns, with one entry per image: `truth`, and `ballots` [images, mutants] or, for
 soft ballots, `labels` and `units` [images, mutants, labels per ballot]. Optional columns are `image_id`,
-`margins`, `cuts`, `known` and `unread`. A file may also describe its votes: by `ablation`, `num_classes` and
-`image_size`, and by `hide`, `cap`, `temperature`, `class_names` and `made`.
+`margins`, `cuts`, `known`, `unread`, and `original_height` with `original_width`. A file may also describe
+its votes: by `ablation`, `num_classes` and `image_size`, and by `hide`, `cap`, `temperature`, `class_names`
+and `made`.
 
 | form | columns | description |
 |---|---|---|
@@ -33,7 +34,7 @@ from costcert.store.files import atomic_write
 from costcert.store.locations import Location, fetched, locate
 from costcert.store.parquet import npz_arrays, shard_ranges
 from costcert.store.tables import METADATA, array_column, read_rows
-from costcert.store.votes import default_shard_size, votes_manifest
+from costcert.store.votes import ORIGINALS, default_shard_size, votes_manifest
 from costcert.votes.defence import UNITS, Defence
 from costcert.votes.table import Votes
 
@@ -41,7 +42,8 @@ from costcert.votes.table import Votes
 READ = (".npz", ".parquet", ".csv", ".json")
 WRITTEN = (".npz", ".parquet", ".json")
 
-COLUMNS = ("image_id", "truth", "ballots", "labels", "units", "margins", "cuts", "known", "unread")
+_OWN = ("image_id", "truth", "ballots", "labels", "units", "margins", "cuts", "known", "unread")
+COLUMNS = (*_OWN, *ORIGINALS)
 # Options of the command line for what a file may not record.
 NEEDED = {"ablation": "--ablation", "num_classes": "--classes", "image_size": "--image-size"}
 DESCRIPTION = (*NEEDED, "hide", "cap", "temperature", "class_names", "made")
@@ -51,7 +53,7 @@ _MASKS = ("known", "unread")
 _OBJECTS = ("data", "model", "probe")
 
 # Columns of a .csv, one per image and one per mutant.
-_PLAIN = ("image_id", "truth", "unread")
+_PLAIN = ("image_id", "truth", "unread", *ORIGINALS)
 _PER_MUTANT = {"ballot": "ballots", "margin": "margins", "cut": "cuts", "known": "known"}
 _IN_CSV = tuple(f"{name}_0, {name}_1, ..." for name in _PER_MUTANT)
 _NUMBERED = re.compile(rf"({'|'.join(_PER_MUTANT)})_(0|[1-9]\d{{0,8}})")
@@ -237,6 +239,7 @@ def _votes(path: Location, columns: Mapping[str, npt.NDArray[Any]], described: M
         **{key: described.get(key) for key in ("hide", "class_names")},
         **{name: columns.get(name) for name in ("margins", "cuts", "known", "unread")},
         "image_ids": columns.get("image_id"),
+        "originals": _originals(columns, path),
         "provenance": described.get("made", {"source": path.name}),
     }
     try:
@@ -263,12 +266,21 @@ def _votes(path: Location, columns: Mapping[str, npt.NDArray[Any]], described: M
         raise StoreError(f"{path} cannot be read as votes: {error}") from None
 
 
+def _originals(columns: Mapping[str, npt.NDArray[Any]], path: Location) -> Any:
+    found = [columns[name] for name in ORIGINALS if name in columns]
+    if len(found) == 1:
+        raise StoreError(f"{path} holds only one of the columns {' and '.join(ORIGINALS)}")
+    return np.stack(found, axis=1) if found else None
+
+
 def write_votes_file(votes: Votes, path: Location) -> None:
     """Write votes with their description to one file; an existing file is replaced."""
     columns: dict[str, Any] = {"image_id": votes.image_ids, "truth": votes.truth, "ballots": votes.ballots}
-    for name in COLUMNS[3:]:
+    for name in _OWN[3:]:
         if getattr(votes, name) is not None:
             columns[name] = getattr(votes, name)
+    if votes.originals is not None:
+        columns.update(zip(ORIGINALS, votes.originals.T, strict=True))
     described: dict[str, Any] = {
         "ablation": str(votes.ablation),
         "num_classes": votes.num_classes,

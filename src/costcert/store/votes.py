@@ -37,6 +37,9 @@ VERSION = 2
 # The format of 0.1.0, which can still be read.
 FIRST_VERSION = 1
 
+# Columns with the height and width of each picture before it was resized.
+ORIGINALS = ("original_height", "original_width")
+
 # Ballots per shard: some tens of megabytes in memory.
 _BALLOTS_PER_SHARD = 1 << 21
 
@@ -139,6 +142,9 @@ def votes_table(votes: Votes) -> Any:
     }
     if votes.unread is not None:
         columns["unread"] = pa.array(votes.unread)
+    if votes.originals is not None:
+        for name, side in zip(ORIGINALS, votes.originals.T, strict=True):
+            columns[name] = pa.array(side.astype(np.uint32))
     if votes.known is not None:
         columns["known"] = lists(votes.known.astype(np.uint8))
     for name, distances in (("margins", votes.margins), ("cuts", votes.cuts)):
@@ -148,6 +154,13 @@ def votes_table(votes: Votes) -> Any:
         columns["soft_labels"] = lists(votes.labels.astype(label_type).reshape(len(votes), -1))
         columns["soft_units"] = lists(votes.units.astype(np.uint32).reshape(len(votes), -1))
     return pa.table(columns)
+
+
+def _originals(table: Any, path: Location) -> Any:
+    """[rows, 2], the sizes of the originals; None in votes that do not record them."""
+    if not set(ORIGINALS) & set(table.column_names):
+        return None
+    return np.stack([plain_column(table, name, path) for name in ORIGINALS], axis=1)
 
 
 class VotesFolder:
@@ -268,6 +281,7 @@ class VotesFolder:
                 cuts=per_mutant("cuts"),
                 unread=plain_column(table, "unread", path) if "unread" in table.column_names else None,
                 known=None if known is None else known == 1,
+                originals=_originals(table, path),
                 recipe=soft,
                 labels=labels,
                 units=units,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, combinations_with_replacement
 from typing import Any
 
-from costcert.verification.pixels import Sets, mutants, num_masks, touched, union
+from costcert.verification.pixels import Sets, mutants, num_masks, touched, touched_from_original, union
 
 Ballot = list[tuple[int, int]]
 
@@ -38,6 +38,7 @@ class Question:
         claimed, cast = manifest["classifier"], classifier_of(votes)
         self.size = tuple(_integer(side, "a side of the image", 1) for side in votes["image_size"])
         self.classes = _integer(votes["num_classes"], "the number of classes", 1)
+        self.prepared = ((votes.get("made") or {}).get("model") or {}).get("preprocessing")
         self.ablation, self.soft, self.mask = claimed["ablation"], claimed["soft"], claimed["mask"]
         if claimed["hide"] != cast["hide"] or self.soft not in (None, cast["soft"]):
             raise ValueError(f"{claimed} is certified, but the votes were cast by {cast}")
@@ -71,10 +72,10 @@ class Question:
             raise ValueError(f"{defender!r} is not a defender that can be checked")
         if row.get("unread"):
             return self.classes, self.classes
-        sets = touched(self.ablation, patch, *self.size)
+        sets = self.touched(row, patch)
         if self.mask is not None and defender in MASKING:
             # Controlling a window allows all that controlling a subset of it does.
-            windows = touched(self.ablation, self.mask, *self.size)
+            windows = self.touched(row, self.mask)
             if not all(any(one & window == one for window in windows) for one in sets):
                 raise ValueError(f"{patch} touches mutants that a mask for {self.mask} does not cover")
             sets = windows
@@ -94,6 +95,19 @@ class Question:
             raise ValueError(f"{defender} predicts nothing where mutants were not evaluated")
         min_k = election.min_k(defender, sets, unsure | missing, min(self.tau, self.cap))
         return election.rank(defender, sets, missing), min_k
+
+    def touched(self, row: Mapping[str, Any], patch: str) -> Sets:
+        """The maximal T_p; those of a patch on the original depend on the size of that picture."""
+        if not patch.startswith("original:"):
+            return touched(self.ablation, patch, *self.size)
+        if not (prepared := self.prepared) or list(prepared["image_size"]) != list(self.size):
+            raise ValueError("these votes do not record how pictures became the model's input")
+        sides = row.get("original_height"), row.get("original_width")
+        if None in sides:
+            raise ValueError("these votes do not record how large the originals were")
+        height, width = (_integer(side, "a side of the original", 1) for side in sides)
+        how = (prepared["crop_pct"], prepared["crop_mode"], prepared["interpolation"])
+        return touched_from_original(self.ablation, patch, *self.size, (height, width), how)
 
     def near(self, row: Mapping[str, Any]) -> list[bool]:
         """Mutants whose ballot may differ on another machine: their margin or cut is at most epsilon."""

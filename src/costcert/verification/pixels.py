@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import cache, reduce
 from itertools import combinations_with_replacement, groupby
+from math import cos, floor, pi, sin
 from operator import or_
 
 # Above these limits this code would take hours: mutants times pixels, and pairs of touched sets.
@@ -93,8 +95,8 @@ def patch_pixels(patch: str) -> tuple[int, list[tuple[int, ...]], int]:
 
 
 @cache
-def touched(ablation: str, patch: str, height: int, width: int) -> Sets:
-    """The maximal T_p over all positions p of the patch: the mutants that keep a pixel of it."""
+def keepers_of(ablation: str, height: int, width: int) -> list[list[int]]:
+    """The mutants that keep each pixel."""
     kept = mutants(ablation, height, width)
     if len(kept) * height * width > MOST_PIXELS:
         raise ValueError(f"{len(kept):,} mutants are too many for this checker: certify fewer (--ablation)")
@@ -106,6 +108,13 @@ def touched(ablation: str, patch: str, height: int, width: int) -> Sets:
         for columns, keeping in alike.items():
             for x in range(width):
                 line[x] |= keeping if columns >> x & 1 else 0
+    return keepers
+
+
+@cache
+def touched(ablation: str, patch: str, height: int, width: int) -> Sets:
+    """The maximal T_p over all positions p of the patch: the mutants that keep a pixel of it."""
+    kept, keepers = mutants(ablation, height, width), keepers_of(ablation, height, width)
     times, rows, breadth = patch_pixels(patch)
     tops, lefts = range(height - len(rows) + 1), range(width - breadth + 1)
     if not tops or not lefts or times < 1:
@@ -118,6 +127,112 @@ def touched(ablation: str, patch: str, height: int, width: int) -> Sets:
             raise ValueError(f"{patch} may touch too many sets of mutants for this checker")
         sets = maximal({one | other for one in sets for other in single})
     return sets
+
+
+# A kernel by the distance in its own pixels, and the distance from which on it is zero.
+KERNELS: dict[str, tuple[Callable[[float], float], int]] = {
+    "box": (lambda x: float(abs(x) <= 0.5 + 1e-9), 1),
+    "bilinear": (lambda x: max(0.0, 1 - abs(x)), 1),
+    "hamming": (lambda x: _sinc(x) * (0.54 + 0.46 * cos(pi * x)) if abs(x) < 1 else 0.0, 1),
+    "bicubic": (
+        lambda x: (
+            1.5 * abs(x) ** 3 - 2.5 * x * x + 1
+            if abs(x) < 1
+            else -0.5 * (abs(x) - 1) * (abs(x) - 2) ** 2 * (abs(x) < 2)
+        ),
+        2,
+    ),
+    "lanczos": (lambda x: _sinc(x) * _sinc(x / 3) if abs(x) < 3 else 0.0, 3),
+}
+# Below this a weight is a rounding error: weights that count are at least 100 times as large up to 16,384 px.
+NO_WEIGHT = 1e-14
+
+
+def _sinc(x: float) -> float:
+    return sin(pi * x) / (pi * x) if x else 1.0
+
+
+def weighted(length: int, n: int, m: int, start: int, interpolation: str) -> list[set[int]]:
+    """For every input pixel of an axis the picture's pixels that it is made of.
+
+    The axis has n pixels in the picture and m when resized; the input shows `length` of these from `start`.
+    """
+    found: list[set[int]] = []
+    for at in range(start, start + length):
+        middle = Fraction((2 * at + 1) * n, 2 * m)
+        if not 0 <= at < m:
+            found.append(set())
+        elif interpolation == "nearest":
+            exact = Fraction(n, m).denominator.bit_count() == 1  # in binary, so that no rounding error occurs
+            here = int(middle)
+            found.append({here, here - 1} if middle == here and not exact else {here})
+        else:
+            kernel, support = KERNELS[interpolation]
+            scale = max(Fraction(n, m), Fraction(1))
+            first, last = (int(middle + sign * (support * scale + 1)) for sign in (-1, 1))
+            near = range(max(0, first), min(n, last + 1))
+            weights = {y: kernel(float((y + Fraction(1, 2) - middle) / scale)) for y in near}
+            found.append({y for y, weight in weights.items() if abs(weight) > NO_WEIGHT})
+    return found
+
+
+def resized(size: tuple[int, int], original: tuple[int, int], part: float, fit: str) -> tuple[int, int]:
+    """Height and width of the picture after resizing, before it is cropped or padded."""
+    height, width = (floor(side / part) for side in size)
+    if fit == "squash":
+        return height, width
+    if fit == "center" and height == width:
+        return height * original[0] // min(original), height * original[1] // min(original)
+    if fit not in ("center", "border"):
+        raise ValueError(f"{fit!r} is no way to fit a picture")
+    ratios = (original[0] / height, original[1] / width)
+    ratio = max(ratios) if fit == "border" else min(ratios)
+    return round(original[0] / ratio), round(original[1] / ratio)
+
+
+def original_sides(patch: str, original: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of a patch on a picture of this size."""
+    if found := re.fullmatch(r"original:(\d{1,6})(?:x(\d{1,6}))?", patch):
+        return int(found[1]), int(found[2] or found[1])
+    if found := re.fullmatch(r"original:(\d{1,3}(?:\.\d{1,9})?)%", patch):
+        area, side = Fraction(found[1]) / 100 * original[0] * original[1], 1
+        while side * side < area:
+            side += 1
+        return side, side
+    raise ValueError(f"cannot read the patch {patch!r}")
+
+
+@cache
+def touched_from_original(
+    ablation: str,
+    patch: str,
+    height: int,
+    width: int,
+    original: tuple[int, int],
+    how: tuple[float, str, str],
+) -> Sets:
+    """The maximal T_p of a patch on pictures of this size: the mutants that keep a pixel made of it.
+
+    Args:
+        how: crop_pct, crop_mode and interpolation of the preprocessing.
+    """
+    part, fit, interpolation = how
+    if interpolation not in (*KERNELS, "nearest") or not 0 < part <= 1:
+        raise ValueError(f"pictures were prepared in an unknown way: {how}")
+    tall, wide = original_sides(patch, original)
+    if not (1 <= tall <= original[0] and 1 <= wide <= original[1]):
+        raise ValueError(f"{patch} does not fit a picture of {original[0]}x{original[1]}")
+    lines = []
+    for side, n, m, long in zip(
+        (height, width), original, resized((height, width), original, part, fit), (tall, wide), strict=True
+    ):
+        made_of = weighted(side, n, m, round((m - side) / 2), interpolation)
+        # For every place of the patch the input's rows, or columns, that are made of a pixel of it.
+        covers = ({place + step for step in range(long)} for place in range(n - long + 1))
+        lines.append({tuple(i for i in range(side) if made_of[i] & covered) for covered in covers})
+    keepers = keepers_of(ablation, height, width)
+    by_columns = {across: [union(line[x] for x in across) for line in keepers] for across in lines[1]}
+    return maximal({union(rows[y] for y in down) for down in lines[0] for rows in by_columns.values()})
 
 
 def union(sets: Iterable[int]) -> int:

@@ -168,6 +168,12 @@ def _row_problems(row: Row, dataset: Dataset, index: int) -> list[str]:
         except ImageError:
             return []
         return [f"image {name}: it is stored as unread, but it can be read"]
+    stored = (row.get("original_height"), row.get("original_width"))
+    if stored != (None, None):
+        picture = dataset.image(index)
+        if stored != (picture.height, picture.width):
+            shown = f"{stored[0]}x{stored[1]}, but has {picture.height}x{picture.width}"
+            return [f"image {name}: its original is stored as {shown} pixels"]
     return []
 
 

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from costcert.compiled import cores
-from costcert.datasets.base import Dataset, ImageError
+from costcert.datasets.base import Dataset, ImageError, Prepared
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation
+from costcert.geometry.sizes import ImageSize
 from costcert.models.batch_dependence import refuse_batch_dependence
 from costcert.models.classifier import Ballots, Classifier, Pending, Pixels, ballots_of
 from costcert.votes.adaptive import StoppingRule, TopK, TopRows, next_turns
@@ -47,6 +48,7 @@ class _Part(NamedTuple):
     rows: list[int]
     read: Pixels
     pending: list[_Pending]
+    originals: list[ImageSize | None]
 
 
 class VoteCollector:
@@ -104,6 +106,7 @@ class VoteCollector:
                 ballots = self._blank(images)
                 unread = np.ones(len(images), dtype=np.bool_)
                 known = np.zeros(ballots.labels.shape, dtype=np.bool_)
+                originals = np.zeros((len(images), 2), dtype=np.int64)
                 for part in islice(begun, len(expected)):
                     rows = [part.images[row] - images.start for row in part.rows]
                     if rows and self.until is None:
@@ -112,11 +115,14 @@ class VoteCollector:
                     elif rows:
                         self._evaluate_until(part.read, ballots, known, rows, images)
                     unread[rows] = False
+                    for row, original in zip(rows, part.originals, strict=True):
+                        originals[row] = original or (0, 0)
                     done += len(part.images)
                     on_progress(done)
                 # An unread image counts as wrong whatever its ballots are: none is left to the attacker.
                 known[unread] = True
-                yield self._votes(images, ballots, provenance, unread=unread, known=known)
+                found = None if self.dataset.normalised else originals
+                yield self._votes(images, ballots, provenance, unread=unread, known=known, originals=found)
 
     def _begun(self, parts: Sequence[range]) -> Generator[_Part, None, None]:
         """The parts in order, while the next ones are read and evaluated."""
@@ -126,14 +132,14 @@ class VoteCollector:
         try:
             while True:
                 try:
-                    images, pixels = next(reading)
+                    images, prepared = next(reading)
                 except StopIteration:
                     break
                 except Exception as error:
                     # Raised once the parts before it are done.
                     failure = error
                     break
-                begun.append(self._begin_part(images, pixels))
+                begun.append(self._begin_part(images, prepared))
                 if len(begun) > self.model.calls_at_once:
                     yield begun.popleft()
             while begun:
@@ -160,7 +166,7 @@ class VoteCollector:
         count, width = _PROBE_SIZE
         images = np.unique(np.linspace(0, len(self.dataset) - 1, count).astype(int)).tolist()
         regions = np.unique(np.linspace(0, len(self.regions) - 1, width).astype(int)).tolist()
-        pixels = [read for image in images if (read := self._read(image)) is not None]
+        pixels = [read.pixels for image in images if (read := self._read(image)) is not None]
         if not pixels:
             raise CostcertError("none of the images chosen for the probe can be read")
         found = probe(self.model, np.stack(pixels), [self.regions[at] for at in regions], soft=self.soft)
@@ -188,7 +194,7 @@ class VoteCollector:
             soft_labels=np.zeros_like(units), soft_units=units, cuts=np.zeros(shape, dtype=np.float32)
         )
 
-    def _read_ahead(self, parts: Sequence[range]) -> Iterator[tuple[range, list[Pixels | None]]]:
+    def _read_ahead(self, parts: Sequence[range]) -> Iterator[tuple[range, list[Prepared | None]]]:
         """The pixels of each part, in order; the next part is read while the model evaluates this one."""
         with ThreadPoolExecutor(cores()) as readers:
             ahead = [readers.submit(self._read, image) for image in parts[0]] if parts else []
@@ -196,9 +202,9 @@ class VoteCollector:
                 now, ahead = ahead, [readers.submit(self._read, image) for image in following]
                 yield part, [reading.result() for reading in now]
 
-    def _read(self, image: int) -> Pixels | None:
+    def _read(self, image: int) -> Prepared | None:
         try:
-            pixels = self.dataset.prepared(image, self.model)
+            prepared = self.dataset.prepared(image, self.model)
         except ImageError as error:
             if self.skip_corrupt:
                 return None
@@ -207,18 +213,21 @@ class VoteCollector:
                 "as wrong"
             ) from error
         expected = (*self.model.image_size, self.model.channels)
-        if pixels.shape != expected:
-            raise CostcertError(f"the model prepares pixels of shape {pixels.shape}, expected {expected}")
-        return pixels
+        if prepared.pixels.shape != expected:
+            raise CostcertError(
+                f"the model prepares pixels of shape {prepared.pixels.shape}, expected {expected}"
+            )
+        return prepared
 
-    def _begin_part(self, images: range, pixels: list[Pixels | None]) -> _Part:
-        rows = [row for row, read in enumerate(pixels) if read is not None]
+    def _begin_part(self, images: range, prepared: list[Prepared | None]) -> _Part:
+        rows = [row for row, read in enumerate(prepared) if read is not None]
         if not rows:
-            return _Part(images, rows, np.empty(0, dtype=np.uint8), [])
-        read = np.stack([each for each in pixels if each is not None])
+            return _Part(images, rows, np.empty(0, dtype=np.uint8), [], [])
+        read = np.stack([each.pixels for each in prepared if each is not None])
         self._refuse_batch_dependence(read)
         pending = self._begin(read, range(len(self.regions))) if self.until is None else []
-        return _Part(images, rows, read, pending)
+        originals = [each.original for each in prepared if each is not None]
+        return _Part(images, rows, read, pending, originals)
 
     def _begin(self, pixels: Pixels, mutants: Sequence[int]) -> list[_Pending]:
         """Begin to evaluate these mutants of these images, some mutants at a time."""

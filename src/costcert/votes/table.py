@@ -35,15 +35,16 @@ from costcert.votes.validation import (
     as_labels,
     as_logits,
     as_mask,
+    as_originals,
     as_soft_ballots,
     class_count,
     shortened,
     table_shape,
 )
 
-# Fields whose first axis is images, and those whose second axis is mutants.
-_PER_IMAGE = ("ballots", "truth", "image_ids", "margins", "cuts", "unread", "known", "labels", "units")
+# Fields whose second axis is mutants, and all whose first axis is images.
 _PER_MUTANT = ("ballots", "margins", "cuts", "known", "labels", "units")
+_PER_IMAGE = (*_PER_MUTANT, "truth", "image_ids", "unread", "originals")
 # The value of every entry of a mask that is None.
 _MASK_DEFAULTS = {"unread": False, "known": True}
 # Logits from which ballots are made at a time, several times as many numbers being in memory.
@@ -70,6 +71,8 @@ class Votes:
         unread: [N], images that could not be read. They stay in every denominator and count as wrong.
         known: [N, B], ballots that were evaluated and are trusted, all by default. The values of the others
             are never used: in every certificate they belong to the attacker.
+        originals: [N, 2], height and width of each picture before it was resized, 0 for unread ones; None if
+            unknown. Patches such as `original:2` need it.
         tau: units by which any known soft ballot may be off, per label.
         hide: how hidden pixels were shown to the network; None if unknown.
         provenance: how the votes were made, for the manifest.
@@ -89,6 +92,7 @@ class Votes:
     cuts: npt.NDArray[np.float32] | None
     unread: npt.NDArray[np.bool_] | None
     known: npt.NDArray[np.bool_] | None
+    originals: npt.NDArray[np.int64] | None
     tau: int
     hide: str | None
     provenance: Mapping[str, Any]
@@ -110,6 +114,7 @@ class Votes:
         cuts: npt.ArrayLike | None = None,
         unread: npt.ArrayLike | None = None,
         known: npt.ArrayLike | None = None,
+        originals: npt.ArrayLike | None = None,
         tau: int = 0,
         hide: str | None = None,
         provenance: Mapping[str, Any] | None = None,
@@ -147,6 +152,7 @@ class Votes:
             cuts=None if cuts is None else as_distances(cuts, "cuts", shape, _CUT),
             unread=None if unread is None else as_mask(unread, "unread", shape[:1], "images"),
             known=None if known is None else as_mask(known, "known", shape, "ballots"),
+            originals=None if originals is None else as_originals(originals, shape[0]),
             # A tau of `cap` already makes all labels equal; a larger one could overflow.
             tau=tau if recipe is None else min(tau, recipe.cap),
             hide=hide,
@@ -277,6 +283,9 @@ class Votes:
                     else value
                     for part, value in zip(parts, values, strict=True)
                 ]
+            if name == "originals" and not _originals_are_known(parts):
+                content[name] = None
+                continue
             if any(value is None for value in values):
                 raise VotesError(
                     f"only some of these votes have {name}: join votes that were made the same way"
@@ -411,6 +420,15 @@ class Votes:
         copy = object.__new__(Votes)
         copy._set(**{**content, **changes})
         return copy
+
+
+def _originals_are_known(parts: Sequence[Votes]) -> bool:
+    """Whether all parts record the sizes of their originals, and the same way of preparing them.
+
+    Shards of earlier versions do not, and the others are of use without it.
+    """
+    prepared = [(part.provenance.get("model") or {}).get("preprocessing") for part in parts]
+    return all(part.originals is not None for part in parts) and prepared.count(prepared[0]) == len(parts)
 
 
 def check_votes(votes: Any) -> None:

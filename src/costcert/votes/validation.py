@@ -68,6 +68,17 @@ def as_labels(values: npt.ArrayLike, name: str, num_classes: int) -> Labels:
     return array.astype(np.int32)
 
 
+def as_originals(values: Any, images: int) -> npt.NDArray[np.int64]:
+    """[images, 2], height and width of pictures."""
+    sizes = as_integers(values, "originals").astype(np.int64)
+    if sizes.shape != (images, 2) or (sizes.size and sizes.min() < 0):
+        raise VotesError(
+            f"originals must be the height and width of each of {images} pictures, got "
+            f"{shortened(values) if sizes.shape == (images, 2) else f'shape {sizes.shape}'}"
+        )
+    return sizes
+
+
 def as_mask(values: npt.ArrayLike, name: str, shape: tuple[int, ...], items: str) -> npt.NDArray[np.bool_]:
     """A boolean mask with one entry for each of these items."""
     mask = as_array(values, name).copy()

@@ -53,7 +53,7 @@ def comparison(
     shown = _looks(_chosen(compared, defenders))
     order = list(range(len(compared.threats)))
     if all(isinstance(threat.patch, Square) for threat in compared.threats):
-        order.sort(key=lambda number: compared.threats[number].share)
+        order.sort(key=lambda number: compared.threats[number].extent)
     panels_of, left_out = evenly_spaced(order)
     columns = columns_for(len(panels_of), width, 2.3)
     figure, panels = new_figure(

@@ -6,7 +6,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costcert.errors import CostcertError
-from costcert.geometry.patches import Square, concrete, parse_patch
+from costcert.geometry.patches import Square, parse_patch
+from costcert.geometry.patches import certified_patch as certified_value
 from costcert.geometry.sizes import ImageSize
 from costcert.reports.figures.layout import text_width
 from costcert.reports.patch_names import size, size_and_share
@@ -45,7 +46,7 @@ def patch_title(patch: str, image_size: ImageSize, room: float = inf) -> str:
 
 def certified_patch(results: Results, patch: str | int) -> str:
     """The spelling of this patch in the results; a patch without results is refused."""
-    wanted = str(concrete(patch, results.image_size))
+    wanted = str(certified_value(patch, results.image_size))
     if wanted not in results.patches:
         raise CostcertError(
             f"nothing was certified against {wanted}: choose from {', '.join(results.patches)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from costcert.errors import CostcertError
 from costcert.geometry.sizes import positive_int
 from costcert.reports.published import Published
+from costcert.reports.resizing import resizing_notes
 from costcert.reports.results import Results
 from costcert.reports.style import defender_title
 from costcert.reports.tables.layout import Cell
@@ -71,6 +72,7 @@ class Comparison:
         entries: list[Entry] = []
         for results, name in zip(runs, run_names(runs), strict=True):
             entries += _of_run(results, name, ks, threats, confidence)
+        notes += dict.fromkeys(note for results in runs for note in resizing_notes(results))
         if published is not None:
             printed = [Threat(each.patch, published.image_size) for each in published.patches]
             if not runs:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
-from costcert.geometry.patches import OnePatch, Several, Square, concrete
+from costcert.geometry.patches import AreaShare, Certified, Original, Several, Square, certified_patch
 from costcert.geometry.sizes import ImageSize
 
 MATCH_RULE = "squares of the same share of the image, to within half a pixel of the side"
@@ -15,23 +15,39 @@ MATCH_RULE = "squares of the same share of the image, to within half a pixel of 
 class Threat(NamedTuple):
     """A patch together with the size of the attacked image."""
 
-    patch: OnePatch | Several
+    patch: Certified
     image_size: ImageSize
 
     @classmethod
     def of(cls, patch: str, image_size: ImageSize) -> Threat:
-        return cls(concrete(patch, image_size), image_size)
+        return cls(certified_patch(patch, image_size), image_size)
 
     @property
-    def share(self) -> float:
-        """Share of the image's area; several patches count as if they did not overlap."""
+    def share(self) -> float | None:
+        """Share of the image's area; several patches count as if they did not overlap.
+
+        None for pixels of the original, whose size is not known here.
+        """
+        if isinstance(self.patch, Original):
+            inner = self.patch.patch
+            return float(inner.percent) / 100 if isinstance(inner, AreaShare) else None
         one, times = (
             (self.patch.patch, self.patch.times) if isinstance(self.patch, Several) else (self.patch, 1)
         )
         pixels = sum(piece.height * piece.width for piece in one.at(self.image_size).pieces())
         return times * pixels / (self.image_size[0] * self.image_size[1])
 
+    @property
+    def extent(self) -> tuple[float, int]:
+        """What patches are compared by: their share, or pixels of the original."""
+        inner = self.patch.patch if isinstance(self.patch, Original) else None
+        pixels = 0 if inner is None or isinstance(inner, AreaShare) else inner.height * inner.width
+        return self.share or 0.0, pixels
+
     def __str__(self) -> str:
+        # A share of the original is in the spelling already.
+        if self.share is None or isinstance(self.patch, Original):
+            return str(self.patch)
         percent = 100 * self.share
         return f"{self.patch} ({percent:.1f} %)" if percent >= 0.05 else f"{self.patch} ({percent:.1g} %)"
 
@@ -40,7 +56,7 @@ class Threat(NamedTuple):
 
         None means that they are different attacks; patches of other shapes match only if they are equal.
         """
-        if self == other:
+        if self == other or (isinstance(self.patch, Original) and self.patch == other.patch):
             return 0.0
         if not (isinstance(self.patch, Square) and isinstance(other.patch, Square)):
             return None

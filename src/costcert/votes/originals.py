@@ -1,0 +1,110 @@
+"""Patches on original pictures: which images can be treated together, and what is touched.
+
+Votes record how large each picture was and how the model prepares pictures. Where all pictures have one size
+a patch has one set of footprints; otherwise images are treated size by size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costcert.errors import VotesError
+from costcert.geometry.footprints import Footprint, footprint
+from costcert.geometry.patches import Certified, OnePatch, Original, Piece, Several
+from costcert.geometry.preparation import Preparation
+from costcert.geometry.sizes import ImageSize
+from costcert.geometry.touch import Touched, touched
+from costcert.votes.table import Votes
+
+Images = npt.NDArray[np.int64]
+OnInput = OnePatch | Several | Footprint
+
+
+def of_one_size(votes: Votes, patches: Iterable[Any]) -> list[Images]:
+    """The images of each size of the originals; all together if none of the patches is on the original.
+
+    Images that could not be read count as wrong anyway, and belong to the first group.
+    """
+    everything = np.arange(len(votes))
+    original = next((patch for patch in patches if isinstance(patch, Original)), None)
+    if original is None:
+        return [everything]
+    sizes = _sizes(votes, original)
+    read = np.flatnonzero(_read(votes))
+    if not len(read):
+        return [everything]
+    distinct, group = np.unique(sizes[read], axis=0, return_inverse=True)
+    groups = [read[group.ravel() == number] for number in range(len(distinct))]
+    unread = np.setdiff1d(everything, read)
+    return [np.union1d(groups[0], unread), *groups[1:]]
+
+
+def on_input(votes: Votes, patch: Certified) -> OnInput:
+    """The patch at the input of the model, for images whose originals have one size."""
+    if not isinstance(patch, Original):
+        return patch
+    sizes = np.unique(_sizes(votes, patch)[_read(votes)], axis=0)
+    if len(sizes) != 1:
+        raise VotesError(
+            f"{patch} reaches another part of the input for each size of the originals, and these images "
+            f"have {len(sizes)} sizes: take images of one size, or use certify"
+        )
+    height, width = sizes[0].tolist()
+    return footprint(patch, (height, width), preparation_of(votes, patch))
+
+
+def touched_by(votes: Votes, patch: Certified) -> Touched:
+    """The touched sets of a patch, for images whose originals have one size."""
+    if isinstance(patch, Original) and not _read(votes).any():
+        return Touched.nothing(votes.num_mutants)
+    return touched(votes.ablation, on_input(votes, patch), votes.image_size)
+
+
+def reached(votes: Votes, patch: Certified, places: Iterable[tuple[int, int]]) -> list[Piece]:
+    """The rectangles of the input that a patch can change from these places, by their top and left there."""
+    found = on_input(votes, patch)
+    if isinstance(found, Footprint):
+        return [piece for top, left in places for piece in found.rectangles(top, left)]
+    single = found.patch.at(votes.image_size) if isinstance(found, Several) else found
+    return [
+        piece._replace(top=top + piece.top, left=left + piece.left)
+        for top, left in places
+        for piece in single.pieces()
+    ]
+
+
+def preparation_of(votes: Votes, patch: Original) -> Preparation:
+    """How pictures became the model's input, as the votes record it."""
+    recorded = (votes.provenance.get("model") or {}).get("preprocessing")
+    if not recorded:
+        raise VotesError(
+            f"{patch} is a patch on the original picture, but how pictures became these inputs is not "
+            "recorded: vote on pictures instead of normalised floats, or name a patch on the input, such as "
+            "square:2"
+        )
+    preparation = Preparation.from_json(recorded)
+    size: ImageSize = votes.image_size
+    if preparation.image_size != size:
+        raise VotesError(f"the preprocessing of these votes makes {preparation.image_size}, not {size}")
+    return preparation
+
+
+def _sizes(votes: Votes, patch: Original) -> npt.NDArray[np.int64]:
+    preparation_of(votes, patch)
+    if votes.originals is None:
+        raise VotesError(
+            f"{patch} is a patch on the original picture, but these votes do not record how large the "
+            "originals were: vote again with this version, or name a patch on the input, such as square:2"
+        )
+    if (votes.originals[_read(votes)] < 1).any():
+        raise VotesError("these votes record originals without pixels, though they were read: vote again")
+    return votes.originals
+
+
+def _read(votes: Votes) -> npt.NDArray[np.bool_]:
+    """[N], the images that were read."""
+    return np.ones(len(votes), np.bool_) if votes.unread is None else ~votes.unread
