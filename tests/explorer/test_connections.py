@@ -154,6 +154,25 @@ def test_slow_clients_are_disconnected(session, sent):
         wait_until(lambda: healthy(where))
 
 
+def test_a_refused_body_is_read_so_that_its_answer_arrives(session):
+    limit = 1000
+    with served(session, limits=Limits(bytes=limit)) as where, connect(where) as client:
+        client.sendall(head(where, "POST /certify", "Content-Type: application/json", "Content-Length: 3000") + b"\r\n")
+        answer = client.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        while b'{"detail":' not in answer:
+            answer += client.recv(1 << 16)
+        client.sendall(bytes(3000) + head(where) + b"\r\n")
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_refused_body_without_end_is_cut_off(session):
+    with served(session, limits=Limits(bytes=1000)) as where, connect(where) as client:
+        client.sendall(head(where, "POST /certify", f"Content-Length: {10 * LARGE}") + b"\r\n")
+        with pytest.raises(OSError, match="reset|pipe|abort"):
+            client.sendall(bytes(10 * LARGE))
+
+
 class Recorder:
     """Middleware that notes when a request begins and ends."""
 

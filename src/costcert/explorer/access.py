@@ -79,9 +79,6 @@ class AccessMiddleware:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                if message["status"] >= 400 and scope["method"] == "POST":
-                    # The body of a refused request may still be arriving, and is not read to its end.
-                    headers.setdefault("connection", "close")
             await send(message)
 
         refusal = self._refusal(HTTPConnection(scope))

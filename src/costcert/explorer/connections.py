@@ -21,6 +21,9 @@ from costcert.explorer.limits import Limits
 
 # The service itself answers a late body, and that answer must be sent before the connection is closed.
 _GRACE = 2.0
+# Bodies that are refused are read to their end, up to this many times the longest that is taken: a connection
+# that is closed while its client sends is reset, and the answer lost.
+_DISCARDED = 4
 
 
 class ClientStep(Enum):
@@ -87,7 +90,9 @@ class Connection(H11Protocol):
 
     table: ConnectionTable
     timeouts: dict[ClientStep, float]
+    discard_limit: int
     address = ""
+    _discarded = 0
     _awaited: ClientStep | None = None
     _deadline: asyncio.TimerHandle | None = None
 
@@ -98,6 +103,11 @@ class Connection(H11Protocol):
         self.table.add(self)
 
     def data_received(self, data: bytes) -> None:
+        answered = self.cycle is not None and self.cycle.response_complete
+        self._discarded = self._discarded + len(data) if answered and self._is_body_incomplete() else 0
+        if self._discarded > self.discard_limit:
+            self.drop()
+            return
         super().data_received(data)
         self._update_deadline()
 
@@ -140,10 +150,13 @@ class Connection(H11Protocol):
         if self.transport.is_closing() or self.flow.write_paused:
             return ClientStep.FETCH
         # Also for a request that was answered before its body was complete.
-        if self.conn.their_state is h11.SEND_BODY:
+        if self._is_body_incomplete():
             return ClientStep.BODY
         busy = self.cycle is not None and not self.cycle.response_complete
         return None if busy else ClientStep.HEAD
+
+    def _is_body_incomplete(self) -> bool:
+        return self.conn.their_state is h11.SEND_BODY
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -156,6 +169,7 @@ def connection_class(limits: Limits, limit: int) -> type[Connection]:
     seconds = limits.seconds + _GRACE
     shared: dict[str, Any] = {
         "table": ConnectionTable(limit),
+        "discard_limit": _DISCARDED * limits.bytes,
         "timeouts": {ClientStep.HEAD: limits.idle, ClientStep.BODY: seconds, ClientStep.FETCH: seconds},
     }
     return type("SharedConnection", (Connection,), shared)
