@@ -109,7 +109,13 @@ def test_nothing_outside_of_a_footprint_changes(data):
 
 @pytest.mark.parametrize(("interpolation", "fit", "part"), list(product(INTERPOLATIONS, FITS, [1.0, 0.875])))
 @pytest.mark.parametrize(
-    ("original", "size"), [((8, 8), (24, 24)), ((12, 9), (20, 16)), ((30, 40), (16, 16))]
+    ("original", "size"),
+    [
+        ((8, 8), (24, 24)),
+        pytest.param((12, 9), (20, 16), marks=pytest.mark.slow),
+        ((15, 20), (8, 8)),
+        pytest.param((30, 40), (16, 16), marks=pytest.mark.slow),
+    ],
 )
 def test_every_row_and_column_of_a_footprint_changes(interpolation, fit, part, original, size):
     """Footprints are not too large: some rewriting changes each row and each column, at every position."""
