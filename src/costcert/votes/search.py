@@ -13,7 +13,7 @@ import numpy.typing as npt
 from costcert.certification.certify import certify
 from costcert.defenders import find
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Ablation, Blocks, Bools, Columns, Rows
+from costcert.geometry.ablations import Ablation, Blocks, Bools, Columns, Masks, Pooled, Rows
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
@@ -158,7 +158,7 @@ class Search:
         soft = self.best(self._temperatures(everyone)) if reads_soft else everyone
         if reads_soft:
             yield "all, soft", self.masked(soft)
-        if isinstance(everyone.ablation, Columns | Rows | Blocks):
+        if not isinstance(everyone.ablation, Masks):
             yield "chosen ones", self.masked(self.climb(soft))
 
     def shares(self, setting: Setting) -> Shares:
@@ -204,16 +204,12 @@ class Search:
         return replace(best, mask=self._goal.patches[patch]) if find(defender).masks else best
 
     def climb(self, setting: Setting) -> Setting:
-        """The local optimum reached from here by changing span, stride or temperature."""
-        step = max(1, _reach(setting.ablation, self._ballots.votes) // 8)
+        """The local optimum reached from here by changing spans, strides, families or temperature."""
+        given, size = self._ballots.votes.ablation, self._ballots.votes.image_size
+        step = max(1, max(_reach(family, size) for family in _families(setting.ablation)) // 8)
         while True:
-            better = self.best(
-                [
-                    setting,
-                    *_spans(setting, self._ballots.votes, step),
-                    *_strides(setting, self._ballots.votes),
-                ]
-            )
+            near = [replace(setting, ablation=each) for each in neighbours(setting.ablation, given, size, step)]
+            better = self.best([setting, *near])
             better = self.best([better, *self._temperatures(better)])
             if better == setting and step == 1:
                 return setting
@@ -232,43 +228,80 @@ class Search:
         return self._most_passes is None or self._passes(setting) <= self._most_passes
 
 
-def _reach(ablation: Ablation, votes: Votes) -> int:
-    """The number of starting positions of a family; 1 for families whose span is not tuned."""
-    return len(_positions(ablation, votes)) if isinstance(ablation, Columns | Rows) else 1
+Family = Columns | Rows | Blocks
 
 
-def _positions(ablation: Columns | Rows, votes: Votes) -> list[int]:
+def neighbours(ablation: Ablation, given: Ablation, image_size: ImageSize, step: int) -> Iterator[Ablation]:
+    """Subsets of the mutants of `given` that differ from this one in span or stride, or lack one family.
+
+    Of pooled families one changes at a time, or all change alike, or one is left out.
+    """
+    families = _families(ablation)
+    # Which family of `given` each one is a part of; two that are of one kind keep their order.
+    origins = _origins(families, _families(given))
+    changes = [
+        dict(_changed(family, origin, image_size, step))
+        for family, origin in zip(families, origins, strict=True)
+    ]
+    for at, of_one in enumerate(changes):
+        for changed in of_one.values():
+            yield _pooled([*families[:at], changed, *families[at + 1 :]])
+    if len(families) == 1:
+        return
+    for change in changes[0]:
+        if all(change in of_one for of_one in changes):
+            yield _pooled([of_one[change] for of_one in changes])
+    for at in range(len(families)):
+        yield _pooled([*families[:at], *families[at + 1 :]])
+
+
+def _families(ablation: Ablation) -> tuple[Family, ...]:
+    if isinstance(ablation, Pooled):
+        return ablation.families
+    return () if isinstance(ablation, Masks) else (ablation,)
+
+
+def _pooled(families: Sequence[Family]) -> Ablation:
+    return families[0] if len(families) == 1 else Pooled(*families)
+
+
+def _origins(families: Sequence[Family], given: Sequence[Family]) -> list[Family]:
+    """The family of `given` that each of these families is a part of."""
+    left = iter(given)
     return [
-        (region.columns if isinstance(ablation, Columns) else region.rows).start
-        for region in ablation.regions(votes.image_size)
+        next(origin for origin in left if type(origin) is type(family) and origin.width == family.width)
+        for family in families
     ]
 
 
-def _spans(setting: Setting, votes: Votes, step: int) -> Iterator[Setting]:
-    """The setting with one or both ends of the span moved by `step` positions."""
-    ablation = setting.ablation
-    if not isinstance(ablation, Columns | Rows) or not isinstance(votes.ablation, Columns | Rows):
-        return
-    all_positions = _positions(votes.ablation, votes)
-    own = _positions(ablation, votes)
-    # A span may start at any evaluated mutant, and have any length that the stride allows.
-    first, last = all_positions.index(own[0]), all_positions.index(own[-1])
-    for move in (-step, 0, step):
-        for stretch in (-step, 0, step):
-            begin, end = first + move, last + stretch
-            if 0 <= begin <= end < len(all_positions) and (move or stretch):
-                yield replace(
-                    setting,
-                    ablation=replace(ablation, span=(all_positions[begin], all_positions[end])),
-                )
+def _changed(
+    family: Family, given: Family, image_size: ImageSize, step: int
+) -> Iterator[tuple[tuple[str, int, int], Family]]:
+    """The family with one or both ends of its span moved by `step` positions, or with another stride.
 
-
-def _strides(setting: Setting, votes: Votes) -> Iterator[Setting]:
-    """The setting with every mutant that was evaluated, every second one, and so on."""
-    given = votes.ablation
-    if not isinstance(setting.ablation, Columns | Rows | Blocks) or not isinstance(
-        given, Columns | Rows | Blocks
-    ):
-        return
+    Each comes with its name, which is the same for the same change of another family.
+    """
+    if not isinstance(family, Blocks) and not isinstance(given, Blocks):
+        possible, own = _positions(given, image_size), _positions(family, image_size)
+        # A span may start at any evaluated mutant, and have any length that the stride allows.
+        first, last = possible.index(own[0]), possible.index(own[-1])
+        for move in (-step, 0, step):
+            for stretch in (-step, 0, step):
+                begin, end = first + move, last + stretch
+                if 0 <= begin <= end < len(possible) and (move or stretch):
+                    yield ("span", move, stretch), replace(family, span=(possible[begin], possible[end]))
     for factor in STRIDES:
-        yield replace(setting, ablation=replace(setting.ablation, stride=factor * given.stride))
+        if factor * given.stride != family.stride:
+            yield ("stride", factor, 0), replace(family, stride=factor * given.stride)
+
+
+def _reach(family: Family, image_size: ImageSize) -> int:
+    """The number of starting positions of a family; 1 for blocks, whose span is not tuned."""
+    return 1 if isinstance(family, Blocks) else len(_positions(family, image_size))
+
+
+def _positions(family: Columns | Rows, image_size: ImageSize) -> list[int]:
+    return [
+        (region.columns if isinstance(family, Columns) else region.rows).start
+        for region in family.regions(image_size)
+    ]
