@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="training needs costcert[models]")
 
 import torch
 
+import costcert as cc
 from command_line import invoke, parsed
 from costcert.datasets.arrays import ArrayDataset
 from costcert.datasets.base import ImageError
@@ -23,7 +24,7 @@ from costcert.models.loading import load_model
 from costcert.models.preprocessing import Preprocessing
 from costcert.models.strips import StripNet, _interpolation
 from costcert.training.augmentation import augment, draw_mutants
-from costcert.training.losses import training_loss, vote_loss
+from costcert.training.losses import TrainingLoss, certificate_loss, teacher_loss, vote_loss
 from costcert.training.prepared_images import PreparedImages
 from costcert.training.recipes import PRESETS, Recipe, find_recipe
 from costcert.training.trainer import CHECKPOINT, Trainer
@@ -53,7 +54,7 @@ def trainer(folder, recipe, **options):
     return Trainer(
         built.mutants,
         built.preprocessing,
-        ABLATION.regions((8, 8)),
+        ABLATION,
         recipe,
         folder,
         identity={"recipe": recipe.to_json()},
@@ -239,12 +240,12 @@ def test_the_position_of_a_strip_is_interpolated():
 
 def test_regions_are_shared_in_the_papers_recipe():
     rng = np.random.default_rng(0)
-    regions = ABLATION.regions((8, 8))
-    _, shared = draw_mutants(20, regions, PRESETS["paper-small"], rng)
-    images, own = draw_mutants(20, regions, Recipe(mutants=3), rng)
-    assert len(set(shared)) == 1
-    assert len(own) == len(images) == 60
-    assert len(set(own)) > 1
+    shared = draw_mutants(20, 8, PRESETS["paper-small"], rng)
+    own = draw_mutants(20, 8, Recipe(mutants=3), rng)
+    assert shared.shape == (1, 20)
+    assert len(set(shared[0])) == 1
+    assert own.shape == (3, 20)
+    assert len(set(own.ravel())) > 1
 
 
 def test_augmentation_copies_the_batch_and_mirrors_only_if_requested():
@@ -281,14 +282,11 @@ def test_colour_changes_per_channel_and_not_in_uniform_images():
 
 
 def test_mutants_of_a_vote_are_evenly_spaced():
-    regions = parse_ablation("columns:3").regions((16, 16))
-    images, chosen = draw_mutants(
-        50, regions, Recipe(mutants=4, vote_loss_weight=0.5), np.random.default_rng(0)
-    )
-    starts = np.array([region.columns.start for region in chosen]).reshape(4, 50)
-    assert images.reshape(4, 50)[:, 7].tolist() == [7] * 4
-    assert (np.diff(starts, axis=0) == 4).all()
-    assert set(starts[0]) == {0, 1, 2, 3}
+    for weights in ({"vote_loss_weight": 0.5}, {"certificate_loss_weight": 0.5, "certified_patches": ("2",)}):
+        drawn = draw_mutants(50, 16, Recipe(mutants=4, **weights), np.random.default_rng(0))
+        assert drawn.shape == (4, 50)
+        assert (np.diff(drawn, axis=0) == 4).all()
+        assert set(drawn[0]) == {0, 1, 2, 3}
 
 
 def one_hot_ballots(*labels, num_classes=3):
@@ -323,11 +321,90 @@ def test_the_vote_loss_equals_its_definition():
     assert float(vote_loss(ballots, torch.tensor(truth), margin=0.3)) == pytest.approx(0.4 * np.mean(losses))
 
 
-def test_without_vote_loss_each_mutant_counts_alone():
-    logits, wanted = torch.randn(12, 5), torch.arange(12) % 5
-    alone = torch.nn.functional.cross_entropy(logits, wanted, label_smoothing=0.1)
-    assert torch.equal(training_loss(logits, wanted, Recipe(mutants=4)), alone)
-    assert training_loss(logits, wanted, Recipe(mutants=4, vote_loss_weight=0.5)) != alone
+def naive_certificate_loss(ballots, truth, clean, ks):
+    """By its definition, image by image and position by position."""
+    losses = []
+    for table in clean:
+        for k in ks:
+            for n, label in enumerate(truth):
+                beyond = []
+                for position in table:
+                    budget = sum(1 - position[b][n] for b in range(len(ballots)))
+                    votes = [
+                        sum(position[b][n] * ballots[b][n][y] for b in range(len(ballots)))
+                        for y in range(len(ballots[0][n]))
+                    ]
+                    gaps = sorted(votes[label] - v for y, v in enumerate(votes) if y != label)
+                    beyond.append((sum(gaps[:k]) - budget) / len(ballots))
+                losses.append(np.log1p(np.exp(-10 / np.sqrt(k) * min(beyond))))
+    return 0.4 * np.mean(losses)
+
+
+def test_the_certificate_loss_equals_its_definition():
+    rng = np.random.default_rng(5)
+    ballots = torch.softmax(torch.from_numpy(rng.normal(size=(6, 4, 5))), dim=2)
+    truth, ks = [0, 4, 2, 2], (1, 3)
+    clean = [torch.from_numpy((rng.random((positions, 6, 4)) < 0.7).astype(float)) for positions in (3, 7)]
+    found = certificate_loss(ballots, torch.tensor(truth), clean, ks)
+    expected = naive_certificate_loss(ballots.tolist(), truth, [table.tolist() for table in clean], ks)
+    assert float(found) == pytest.approx(expected)
+
+
+def test_the_certificate_loss_is_small_where_costcert_certifies():
+    """Six mutants, of which a patch touches two: five votes of six are enough for top-1, four are not."""
+    truth = torch.tensor([0])
+    touched = torch.zeros(5, 6, 1)
+    for position in range(5):
+        touched[position, position : position + 2] = 1
+    losses = []
+    for right in range(7):
+        labels = [0] * right + [1] * (6 - right)
+        votes = cc.Votes([labels], [0], num_classes=3, ablation="rows:1", image_size=(6, 6))
+        ballots = one_hot_ballots(*labels)
+        losses.append(float(certificate_loss(ballots, truth, [1 - touched], [1])))
+        certified = cc.certify(votes, 2).min_k("costcert", 2)[0] == 1
+        # What is left of the votes must exceed the budget: the loss at that point is that of zero beyond it.
+        assert (losses[-1] < 0.4 * np.log(2)) == certified
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_teacher_is_followed():
+    logits, taught = torch.randn(6, 5), torch.randn(6, 5)
+    assert float(teacher_loss(taught, taught, 3.0)) == pytest.approx(0, abs=1e-6)
+    share, own = (np.exp(each.numpy() / 2) for each in (taught, logits))
+    share, own = (each / each.sum(axis=1, keepdims=True) for each in (share, own))
+    expected = 4 * (share * np.log(share / own)).sum(axis=1).mean()
+    assert float(teacher_loss(logits, taught, 2.0)) == pytest.approx(expected, rel=1e-4)
+
+
+def loss_of(recipe, logits, truth, taught=None):
+    drawn = np.broadcast_to(np.arange(recipe.mutants)[:, None], (recipe.mutants, len(truth)))
+    of_batch = TrainingLoss(recipe, ABLATION, (8, 8))
+    return of_batch(logits, truth, drawn, np.random.default_rng(0), taught)
+
+
+def test_each_part_of_the_loss_has_its_weight():
+    logits, truth, taught = torch.randn(12, 5), torch.tensor([1, 4, 0]), torch.randn(3, 5)
+    ballots = logits.softmax(dim=1).reshape(4, 3, 5)
+    alone = torch.nn.functional.cross_entropy(logits, truth.repeat(4), label_smoothing=0.1)
+    assert torch.equal(loss_of(Recipe(mutants=4), logits, truth), alone)
+    of_votes = vote_loss(ballots, truth, 0.4)
+    # Columns of three pixels: number i sees those from i on, and a patch of two hides i - 2 to i + 1.
+    clean = torch.ones(7, 4, 3)
+    for left in range(7):
+        clean[left, [i for i in range(4) if any(x in (left, left + 1) for x in range(i, i + 3))]] = 0
+    of_certificates = certificate_loss(ballots, truth, [clean], (1, 2))
+    of_teacher = teacher_loss(logits, taught.repeat(4, 1), 3.0)
+    recipe = Recipe(
+        mutants=4,
+        vote_loss_weight=0.3,
+        certificate_loss_weight=0.2,
+        certified_patches=("2",),
+        certified_ks=(1, 2),
+        teacher_weight=0.6,
+    )
+    expected = 0.5 * (0.4 * alone + 0.6 * of_teacher) + 0.3 * of_votes + 0.2 * of_certificates
+    assert float(loss_of(recipe, logits, truth, taught)) == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -365,6 +442,12 @@ def test_the_backbone_learns_at_its_own_rate(tmp_path):
     ("change", "says"),
     [
         ({"vote_loss_weight": 1.0}, "vote_loss_weight"),
+        ({"certificate_loss_weight": 0.5, "mutants": 4}, "pass them with --patch"),
+        ({"certificate_loss_weight": 0.5, "certified_patches": ("2",), "mutants": 1}, "pass --mutants 4"),
+        ({"certificate_loss_weight": 0.5, "vote_loss_weight": 0.5}, "together they must be below 1"),
+        ({"certified_ks": (0,)}, "k must be at least 1"),
+        ({"teacher_temperature": 0.0}, "teacher_temperature must be above 0"),
+        ({"teacher_weight": 1.0}, "teacher_weight must be at least 0 and below 1"),
         ({"margin": -0.1}, "margin must be at least 0 and below 1"),
         ({"warp": 1.5}, "warp must be at least 0 and below 1, got 1.5"),
         ({"epochs": 0}, "epochs must be at least 1"),

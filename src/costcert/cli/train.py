@@ -21,6 +21,7 @@ from costcert.cli.options import (
     RUN,
     PathOrUrl,
 )
+from costcert.cli.spellings import parse_ks, parse_list
 from costcert.errors import CostcertError
 from costcert.progress import bar, note
 from costcert.training.recipes import PRESETS, Recipe, find_recipe
@@ -104,6 +105,22 @@ class RecipeOptions:
             OPTIMISATION,
             "Lead of the true label, as a share of the ballots, that this loss aims for.",
         ),
+    ] = None
+    certificate_loss_weight: Annotated[
+        float | None,
+        _setting(
+            "certificate_loss_weight",
+            OPTIMISATION,
+            "Weight of the loss on what CostCert counts, for --patch and --k.",
+        ),
+    ] = None
+    teacher_weight: Annotated[
+        float | None,
+        _setting("teacher_weight", OPTIMISATION, "Weight of the labels of --teacher, for each mutant."),
+    ] = None
+    teacher_temperature: Annotated[
+        float | None,
+        _setting("teacher_temperature", OPTIMISATION, "Temperature of the labels of --teacher."),
     ] = None
     seed: Annotated[int | None, _setting("seed", OPTIMISATION, "Random seed.", AT_LEAST_0)] = None
     shift: Annotated[
@@ -218,7 +235,31 @@ class TrainOptions:
     ] = None
     device: Annotated[str, Parameter(group=MODEL, help="auto, cpu, cuda or mps.")] = "auto"
     precision: Annotated[str, Parameter(group=MODEL, help="Mixed precision: no, fp16 or bf16.")] = "no"
+    teacher: Annotated[
+        PathOrUrl | None,
+        Parameter(
+            group=MODEL,
+            help="Folder of a trained network of whole images; mutants learn its soft labels as well.",
+        ),
+    ] = None
     recipe: RecipeOptions = field(default_factory=RecipeOptions)
+    patches: Annotated[
+        str | None,
+        Parameter(
+            name=("--patch", "-p"),
+            group=OPTIMISATION,
+            help="Patches for --certificate-loss-weight, as in 2,5.",
+        ),
+    ] = None
+    ks: Annotated[
+        str | None,
+        Parameter(
+            name=("--k", "-k"),
+            group=OPTIMISATION,
+            help="Values of k for --certificate-loss-weight.",
+            show_default="1,5",
+        ),
+    ] = None
     out: Annotated[
         PathOrUrl,
         Parameter(alias="-o", group=OUTPUT, help="Folder for the model; a started one is continued."),
@@ -272,7 +313,7 @@ def _train(options: TrainOptions) -> None:
     from costcert.models.checkpoints import digest, start_from
     from costcert.models.saved import CARD, ModelCard, save_model
     from costcert.models.torch_classifier import resolve_device
-    from costcert.training.random_masks import regions_for_training
+    from costcert.training.teacher import Teacher
     from costcert.training.trainer import Epoch, Trainer
 
     resolve_device(options.device)
@@ -294,6 +335,9 @@ def _train(options: TrainOptions) -> None:
     preprocessing = _with_requested_resizing(options, preprocessing)
     if options.checkpoint is not None:
         start_from(mutants.network, options.checkpoint)
+    teacher = (
+        None if options.teacher is None else Teacher(options.teacher, preprocessing, data.num_classes)
+    )
     identity = {
         "model": options.model,
         "ablation": str(ablation),
@@ -302,15 +346,17 @@ def _train(options: TrainOptions) -> None:
         "start": digest(mutants.network),
         "data": train.metadata(),
         "validation": None if validation is None else validation.metadata(),
+        "teacher": None if teacher is None else teacher.digest,
         "recipe": recipe.to_json(),
     }
     trainer = Trainer(
         mutants,
         preprocessing,
-        regions_for_training(ablation, preprocessing.image_size, recipe.seed),
+        ablation,
         recipe,
         options.out,
         identity=identity,
+        teacher=teacher,
         precision=options.precision,
         device=options.device,
         workers=options.workers,
@@ -380,6 +426,14 @@ def _with_requested_resizing(options: TrainOptions, preprocessing: Preprocessing
 
 def _recipe(options: TrainOptions, data: Dataset) -> Recipe:
     settings = options.recipe.given()
+    if (options.patches or options.ks) and not settings.get("certificate_loss_weight"):
+        raise CostcertError("--patch and --k are for --certificate-loss-weight: pass that, too")
+    if options.teacher is None and {"teacher_weight", "teacher_temperature"} & settings.keys():
+        raise CostcertError("--teacher-weight and --teacher-temperature are for --teacher: pass that, too")
+    if options.patches is not None:
+        settings["certified_patches"] = tuple(parse_list(options.patches))
+    if options.ks is not None:
+        settings["certified_ks"] = tuple(parse_ks(options.ks))
     if "GTSRB" in data.name.upper():
         # Some traffic signs are mirror images of each other.
         settings.setdefault("flip", False)

@@ -14,7 +14,7 @@ from costcert.models.crops import Crops
 from costcert.models.hiding import Painted, known_hide
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
-from costcert.models.strips import SIZES, StripNet
+from costcert.models.strips import SIZES, PooledStripNet, StripNet
 from costcert.models.tokens import DropTokens
 from costcert.models.torchvision_repair import import_timm
 from costcert.models.views import View
@@ -97,9 +97,10 @@ def _crops(name: str, ablation: Ablation | None, image_size: ImageSize) -> Crops
 
 
 def _strip(size: str, num_classes: int, crops: Crops, channels: int) -> Mutants:
-    height, width = max(crops.shapes)
-    network = StripNet(channels, height, width, num_classes, size, coordinates=crops.coordinates)
-    return Mutants(network, crops)
+    options: dict[str, Any] = {"size": size, "coordinates": crops.coordinates}
+    if len(crops.shapes) > 1:
+        return Mutants(PooledStripNet(channels, crops.shapes, num_classes, **options), crops)
+    return Mutants(StripNet(channels, *crops.shapes[0], num_classes, **options), crops)
 
 
 def _timm(

@@ -11,6 +11,7 @@ Attribute names of the modules are those of the stored weights: renaming one bre
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,14 +35,36 @@ _SIDE_BY_SIDE = 8
 _MIN_CONTRAST = 0.05
 
 
-class StripNet(nn.Module):
-    """Logits [M, L] of crops [M, channels + coordinates, height, width].
+class StripFeatures(nn.Module):
+    """Features [M, features] of crops [M, channels + coordinates, height, width], all layers but the last.
 
     Args:
         channels: colour channels of the input, which come first.
         height, width: of the crop. A crop wider than high is transposed.
         coordinates: coordinate channels of the input, which come after the colours.
     """
+
+    def __init__(self, channels: int, height: int, width: int, size: str, coordinates: int) -> None:
+        super().__init__()
+        if size not in SIZES:
+            raise CostcertError(
+                f"unknown strip network {size!r}{nearest(size, SIZES)}: use one of {', '.join(SIZES)}"
+            )
+        self.channels = channels
+        sides = (max(height, width), min(height, width))
+        make = _tall if size == "tall" else _square
+        self.stem, self.blocks, self.pool, self.features = make(channels, coordinates, sides, SIZES[size])
+
+    def forward(self, crops: Tensor) -> Tensor:
+        if crops.shape[-1] > crops.shape[-2]:
+            crops = crops.transpose(-1, -2)
+        colours = crops[:, : self.channels]
+        features: Tensor = self.pool(self.blocks(self.stem(torch.cat([_relative(colours), crops], dim=1))))
+        return features
+
+
+class StripNet(StripFeatures):
+    """Logits [M, L] of crops of one shape; the arguments are those of `StripFeatures`."""
 
     def __init__(
         self,
@@ -54,30 +77,59 @@ class StripNet(nn.Module):
         coordinates: int = 1,
         dropout: float = 0.1,
     ) -> None:
-        super().__init__()
-        if size not in SIZES:
-            raise CostcertError(
-                f"unknown strip network {size!r}{nearest(size, SIZES)}: use one of {', '.join(SIZES)}"
-            )
-        self.channels = channels
+        super().__init__(channels, height, width, size, coordinates)
         self.num_classes = num_classes
-        sides = (max(height, width), min(height, width))
-        make = _tall if size == "tall" else _square
-        self.stem, self.blocks, self.pool, features = make(channels, coordinates, sides, SIZES[size])
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(features, num_classes)
+        self.head = nn.Linear(self.features, num_classes)
 
     def forward(self, crops: Tensor) -> Tensor:
-        if crops.shape[-1] > crops.shape[-2]:
-            crops = crops.transpose(-1, -2)
-        colours = crops[:, : self.channels]
-        features = self.blocks(self.stem(torch.cat([_relative(colours), crops], dim=1)))
-        logits: Tensor = self.head(self.dropout(self.pool(features)))
+        logits: Tensor = self.head(self.dropout(super().forward(crops)))
         return logits
 
     def get_classifier(self) -> nn.Module:
         """The last layer, by the method's name in timm."""
         return self.head
+
+
+class PooledStripNet(nn.Module):
+    """Logits [M, L] of crops of several shapes, as of pooled columns and rows.
+
+    Each shape has layers of its own: columns and rows look too different to share them.
+
+    Args:
+        shapes: height and width of the crops; the other arguments are those of `StripNet`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        shapes: Sequence[tuple[int, int]],
+        num_classes: int,
+        size: str = "small",
+        *,
+        coordinates: int = 1,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        by_shape = {_key(shape): StripFeatures(channels, *shape, size, coordinates) for shape in shapes}
+        self.by_shape = nn.ModuleDict(by_shape)
+        self.dropout = nn.Dropout(dropout)
+        self.heads = nn.ModuleDict({key: nn.Linear(each.features, num_classes) for key, each in by_shape.items()})
+
+    def forward(self, crops: Tensor) -> Tensor:
+        height, width = crops.shape[-2:]
+        key = _key((height, width))
+        logits: Tensor = self.heads[key](self.dropout(self.by_shape[key](crops)))
+        return logits
+
+    def get_classifier(self) -> nn.Module:
+        """The last layers, by the method's name in timm."""
+        return self.heads
+
+
+def _key(shape: tuple[int, int]) -> str:
+    return f"{shape[0]}x{shape[1]}"
 
 
 class _Layers(NamedTuple):

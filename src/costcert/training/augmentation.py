@@ -5,27 +5,25 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from costcert.geometry.ablations import Kept
 from costcert.training.recipes import Recipe
 
 
 def draw_mutants(
-    count: int, regions: list[Kept], recipe: Recipe, rng: np.random.Generator
-) -> tuple[Tensor, list[Kept]]:
-    """Random mutants of a batch of `count` images: the index of the image and the kept region of each."""
+    count: int, num_mutants: int, recipe: Recipe, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """[mutants, count], random mutants for each of `count` images, by their numbers."""
     draws = 1 if recipe.shared else count
-    if recipe.vote_loss_weight:
+    if recipe.vote_loss_weight or recipe.certificate_loss_weight:
         # Evenly spaced from a random start, so that the mean of a few ballots is close to that of all.
         positions = np.arange(recipe.mutants)[:, None] + rng.random((1, draws))
-        chosen = (positions * len(regions) / recipe.mutants).astype(np.int64)
+        chosen = (positions * num_mutants / recipe.mutants).astype(np.int64)
     else:
-        chosen = rng.integers(len(regions), size=(recipe.mutants, draws))
-    chosen = np.broadcast_to(chosen, (recipe.mutants, count))
-    images = torch.arange(count).repeat(recipe.mutants)
-    return images, [regions[i] for i in chosen.ravel()]
+        chosen = rng.integers(num_mutants, size=(recipe.mutants, draws))
+    return np.broadcast_to(chosen, (recipe.mutants, count))
 
 
 def augment(pixels: Tensor, recipe: Recipe, rng: np.random.Generator) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from costcert.errors import CostcertError, SpellingError, nearest
-from costcert.geometry.sizes import positive_int
+from costcert.geometry.sizes import positive_int, positive_ints
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class Recipe:
         vote_loss_weight: the weight of a loss on the mean ballot of an image's mutants; the remaining weight
             is on the loss of each mutant alone. Certificates depend on the vote: a mutant without evidence
             may be uncertain if others make up for it.
+        certificate_loss_weight: the weight of a loss on what CostCert compares with the budget of the worst
+            position of a patch, for the mutants that were drawn. It needs several mutants per image.
+        certified_patches, certified_ks: the patches and values of k of this loss.
+        teacher_weight: where a teacher is given, the weight of its soft targets within the loss of each
+            mutant alone.
+        teacher_temperature: at which the labels of teacher and network are compared.
         margin: the share of all ballots by which the truth should lead every rival, where `vote_loss_weight`
             is above 0. About twice the share of mutants that a patch touches.
         shift: largest random translation in pixels; borders are repeated.
@@ -52,6 +58,11 @@ class Recipe:
     smoothing: float = 0.1
     vote_loss_weight: float = 0.0
     margin: float = 0.4
+    certificate_loss_weight: float = 0.0
+    certified_patches: tuple[str, ...] = ()
+    certified_ks: tuple[int, ...] = (1, 5)
+    teacher_weight: float = 0.7
+    teacher_temperature: float = 3.0
     shift: int = 2
     warp: float = 0.0
     brightness_contrast: float = 0.2
@@ -76,26 +87,43 @@ class Recipe:
             "momentum",
             "smoothing",
             "vote_loss_weight",
+            "certificate_loss_weight",
+            "teacher_weight",
             "margin",
             "warp",
             "brightness_contrast",
             "colour",
             "average",
         )
-        for name in ("lr", "weight_decay", "warmup", "clip", *shares):
+        for name in ("lr", "teacher_temperature", "weight_decay", "warmup", "clip", *shares):
             value = getattr(self, name)
-            above_zero = name == "lr"
+            above_zero = name in ("lr", "teacher_temperature")
             limit = 1.0 if name in shares else 1e9
             if not 0 <= value < limit or (above_zero and value == 0):
                 bounds = f"{'above' if above_zero else 'at least'} 0{' and below 1' if limit == 1 else ''}"
                 raise CostcertError(f"{name} must be {bounds}, got {value}")
+        if self.vote_loss_weight + self.certificate_loss_weight >= 1:
+            raise CostcertError(
+                f"vote_loss_weight {self.vote_loss_weight} and certificate_loss_weight "
+                f"{self.certificate_loss_weight} leave no weight for the loss of each mutant: together they must "
+                "be below 1"
+            )
+        if self.certificate_loss_weight and not self.certified_patches:
+            raise CostcertError(
+                "certificate_loss_weight needs the patches to certify against: pass them with --patch, as in 2,5"
+            )
+        if self.certificate_loss_weight and self.mutants < 2:
+            raise CostcertError(
+                "certificate_loss_weight needs the votes of several mutants per image: pass --mutants 4 or more"
+            )
+        object.__setattr__(self, "certified_ks", tuple(positive_ints(self.certified_ks, "k")))
         if not 0 < self.backbone_lr_scale <= 1:
             raise CostcertError(
                 f"backbone_lr_scale must be above 0 and at most 1, got {self.backbone_lr_scale}"
             )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
 
 PRESETS = {

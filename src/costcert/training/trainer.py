@@ -17,7 +17,7 @@ from torch.utils.data import Sampler
 
 from costcert.datasets.base import Dataset as Images
 from costcert.errors import CostcertError
-from costcert.geometry.ablations import Kept
+from costcert.geometry.ablations import Ablation, Kept
 from costcert.models.checkpoints import read_torch_file
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
@@ -25,10 +25,12 @@ from costcert.models.torch_classifier import resolve_device
 from costcert.store.files import atomic_write, join_manifest
 from costcert.store.locations import Location, fetched
 from costcert.training.augmentation import augment, draw_mutants
-from costcert.training.losses import training_loss
+from costcert.training.losses import TrainingLoss
 from costcert.training.optimization import LearningRates, averaged, make_optimizer
 from costcert.training.prepared_images import PreparedImages
+from costcert.training.random_masks import regions_for_training
 from costcert.training.recipes import Recipe
+from costcert.training.teacher import Teacher
 
 VERSION = 1
 CHECKPOINT = "checkpoint.pt"
@@ -51,7 +53,8 @@ class Trainer:
 
     Args:
         mutants: the network and its view.
-        regions: the regions that the mutants of the ablation keep.
+        ablation: what mutants keep.
+        teacher: a network whose soft labels the mutants learn as well.
         identity: what defines this run; a folder that holds a run with another identity is refused.
         precision: `no`, `fp16` or `bf16`, as Accelerate names them.
         device: as for `TorchClassifier`; one that is not available is refused.
@@ -62,16 +65,20 @@ class Trainer:
         self,
         mutants: Mutants,
         preprocessing: Preprocessing,
-        regions: list[Kept],
+        ablation: Ablation,
         recipe: Recipe,
         folder: Location,
         *,
         identity: dict[str, Any],
+        teacher: Teacher | None = None,
         precision: str = "no",
         device: str = "auto",
         workers: int = 0,
     ) -> None:
-        self.recipe, self.folder, self.regions = recipe, folder, regions
+        self.recipe, self.folder = recipe, folder
+        self.regions: list[Kept] = regions_for_training(ablation, preprocessing.image_size, recipe.seed)
+        self._loss = TrainingLoss(recipe, ablation, preprocessing.image_size)
+        self._teacher = teacher
         self._preprocessing = preprocessing
         self._workers = workers
         self._accelerator = _accelerator(resolve_device(device), precision)
@@ -129,11 +136,14 @@ class Trainer:
             for step, (pixels, image_labels) in enumerate(loader):
                 learning_rates.set(epoch * len(loader) + step)
                 pixels = augment(self._preprocessing.normalise(pixels), recipe, rng)
-                images, regions = draw_mutants(len(pixels), self.regions, recipe, rng)
-                labels = image_labels[images.to(image_labels.device)]
+                drawn = draw_mutants(len(pixels), len(self.regions), recipe, rng)
+                regions = [self.regions[mutant] for mutant in drawn.ravel()]
+                images = torch.arange(len(pixels), device=pixels.device).repeat(len(drawn))
+                labels = image_labels.repeat(len(drawn))
+                taught = None if self._teacher is None else self._teacher.logits(pixels)
                 with accelerator.autocast():
-                    logits = model(pixels, regions, images.to(pixels.device))
-                    loss = training_loss(logits, labels, recipe)
+                    logits = model(pixels, regions, images)
+                    loss = self._loss(logits, image_labels, drawn, rng, taught)
                 if not torch.isfinite(loss):
                     raise CostcertError(
                         f"the loss is not finite in epoch {epoch + 1}: use a learning rate below {recipe.lr}"
