@@ -716,7 +716,7 @@ def test_the_demo_and_its_model(tmp_path):
     assert (again.ballots[0] == session.votes.ballots[5]).all()
     cc.write_votes(session.views["soft"].votes, tmp_path / "votes")
     model = ROOT / "src" / "costcert" / "sample" / "model"
-    shown, deployed = opened(ExploreOptions(source=tmp_path / "votes", model=str(model)))
+    shown, deployed = opened(ExploreOptions(source=tmp_path / "votes", models=[str(model)]))
     assert deployed.classifier.soft == cc.Soft(0.25, 4)
     # The pictures are found by themselves, because the data are the sample.
     assert shown.pictures.file(image).media_type == "image/png"
@@ -727,7 +727,7 @@ def test_the_demo_and_its_model(tmp_path):
         tmp_path / "of another",
     )
     with pytest.raises(CostcertError, match="not the model that cast these votes"):
-        opened(ExploreOptions(source=tmp_path / "of another", model=str(model), data="sample"))
+        opened(ExploreOptions(source=tmp_path / "of another", models=[str(model)], data="sample"))
 
 
 def test_the_client_of_the_examples(session, votes, tmp_path):

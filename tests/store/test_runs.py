@@ -141,7 +141,7 @@ def test_a_shipped_model_is_found_to_be_the_one_that_voted(tmp_path):
     np.savez(tmp_path / "signs.npz", images=images, labels=[0, 1, 2, 42])
     ask = ["--model", "shipped:gtsrb", "--data", f"npz:{tmp_path}/signs.npz"]
     assert costcert("vote", *ask, "--out", tmp_path / "votes").exit_code == 0
-    _, deployed = opened(ExploreOptions(source=tmp_path / "votes", model="shipped:gtsrb"))
+    _, deployed = opened(ExploreOptions(source=tmp_path / "votes", models=["shipped:gtsrb"]))
     assert deployed.classifier == open_run(tmp_path / "votes").classifier_by("costcert")
     listed = deployed.predict(list(images), k=43)
     votes = cc.read_votes(tmp_path / "votes")

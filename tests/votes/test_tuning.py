@@ -13,7 +13,7 @@ from command_line import invoke
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import parse_ablation
 from costcert.models.classifier import Soft, ballots_of
-from costcert.votes.search import Setting, VoteEstimates
+from costcert.votes.search import Setting, VoteEstimates, neighbours
 from costcert.votes.tuning import FOLDS, compare_runs, read_tuned, tune
 from costcert.votes.voting import vote
 from tiny import Tiny, pictures
@@ -163,6 +163,53 @@ def test_a_file_of_another_program_is_not_overwritten(tmp_path):
         in refused.stderr
     )
     assert (tmp_path / "mine.json").read_text() == '{"my": "results"}'
+
+
+def test_subsets_of_pooled_families_are_near():
+    """One family changes, or all alike, or one is left out; what comes is a subset of what was evaluated."""
+    given = cc.parse_ablation("columns:3+rows:3")
+    found = {str(each) for each in neighbours(given, given, (12, 12), 2)}
+    assert {
+        "columns:3/span=2-9+rows:3",
+        "columns:3+rows:3/span=2-9",
+        "columns:3/span=2-9+rows:3/span=2-9",
+        "columns:3/stride=2+rows:3",
+        "columns:3/stride=2+rows:3/stride=2",
+        "columns:3",
+        "rows:3",
+    } <= found
+    votes = cc.Votes(np.zeros((1, 24)), [0], num_classes=2, ablation=given, image_size=12)
+    for each in found:
+        assert 1 <= votes.select(each).num_mutants <= 24
+    (inner,) = [each for each in neighbours(cc.Rows(3), given, (12, 12), 1) if each == cc.Rows(3, stride=2)]
+    assert str(inner) == "rows:3/stride=2"
+
+
+def test_pooled_votes_are_tuned_to_the_better_family():
+    """Rows vote at random here."""
+    columns = election(60)[0].select(FEW)
+    rng = np.random.default_rng(1)
+    of_rows = cc.Votes(
+        rng.integers(0, CLASSES, (60, 6)), columns.truth, num_classes=CLASSES, ablation="rows:3/stride=4",
+        image_size=WIDTH,
+    )  # fmt: skip
+    both = cc.Votes(
+        np.concatenate([columns.ballots, of_rows.ballots], axis=1), columns.truth, num_classes=CLASSES,
+        ablation=f"{FEW}+rows:3/stride=4", image_size=WIDTH,
+    )  # fmt: skip
+    found = tune(both, [2], k=1, defenders="costcert")
+    assert str(found.setting.ablation).startswith("columns:3")
+    assert found.step.passes <= 6
+    alone = tune(columns.hard(), [2], k=1, defenders="costcert")
+    assert found.step.reached >= alone.step.reached
+
+
+def test_the_networks_of_an_ensemble_are_counted_as_passes():
+    votes = election(60)[0].select(FEW).replace(provenance={"model": {"name": "a + b", "networks": 2}})
+    found = tune(votes, [2], k=1, defenders="costcert", most_passes=6)
+    assert [step.passes for step in found.steps][0] == 12
+    assert found.step.passes <= 6
+    assert found.setting.ablation.count((WIDTH, WIDTH)) <= 3
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, BALLOTS, DATA, MODEL, RUN, PathOrUrl
 from costcert.errors import CostcertError, OtherModelError, StoreError
+from costcert.models.together import spelled_together
 from costcert.progress import bar
 
 if TYPE_CHECKING:
@@ -71,10 +72,12 @@ class CheckOptions:
         str | None,
         Parameter(group=DATA, help="Part of the dataset.", show_default="as recorded with the votes"),
     ] = None
-    model: Annotated[
-        str | None,
+    models: Annotated[
+        list[str] | None,
         Parameter(
-            alias="-m", group=MODEL, help="The model, to compare its weights with the recorded digest."
+            name=("--model", "-m"),
+            group=MODEL,
+            help="The model, to compare its weights with the recorded digest.",
         ),
     ] = None
     checkpoint: Annotated[
@@ -90,6 +93,11 @@ class CheckOptions:
     image_size: Annotated[str | None, Parameter(group=BALLOTS, help="The model's input size, likewise.")] = (
         None
     )
+
+    @property
+    def model(self) -> str | None:
+        """The spelling of the model."""
+        return spelled_together(self.models) if self.models else None
 
     def __post_init__(self) -> None:
         if self.every_image and self.sample is not None:

@@ -18,6 +18,7 @@ from cyclopts.validators import Number
 from costcert.cli.options import AT_LEAST_1, BALLOTS, DATA, MODEL, RUN, SERVER, PathOrUrl
 from costcert.cli.pictures import pictures_of
 from costcert.errors import CostcertError
+from costcert.models.together import spelled_together
 from costcert.progress import bar
 
 if TYPE_CHECKING:
@@ -68,8 +69,11 @@ class ExploreOptions:
         int | None,
         Parameter(group=DATA, help="Number of images to show, from the first one on.", validator=AT_LEAST_1),
     ] = None
-    model: Annotated[
-        str | None, Parameter(alias="-m", group=MODEL, help="The model that voted, to try it on new images.")
+    models: Annotated[
+        list[str] | None,
+        Parameter(
+            name=("--model", "-m"), group=MODEL, help="The model that voted, to try it on new images."
+        ),
     ] = None
     checkpoint: Annotated[
         PathOrUrl | None, Parameter(group=MODEL, help="Weights of a timm: or strip: model.")
@@ -117,6 +121,11 @@ class ExploreOptions:
         bool,
         Parameter(group=SERVER, negative="--no-browser", help="Open the page in a browser."),
     ] = True
+
+    @property
+    def model(self) -> str | None:
+        """The spelling of the model."""
+        return spelled_together(self.models) if self.models else None
 
 
 def run(options: ExploreOptions = ExploreOptions()) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from costcert.cli.options import AT_LEAST_0, AT_LEAST_1, BALLOTS, DATA, MODEL, P
 from costcert.cli.spellings import parse_channels, parse_soft
 from costcert.engines.on_local import rank_and_world_size
 from costcert.errors import CostcertError
+from costcert.models.together import members_of, spelled_together
 from costcert.progress import note
 
 if TYPE_CHECKING:
@@ -44,12 +46,12 @@ class ImageOptions:
 class NetworkOptions:
     """Which network, and how it runs."""
 
-    model: Annotated[
-        str,
+    models: Annotated[
+        list[str],
         Parameter(
-            alias="-m",
+            name=("--model", "-m"),
             help="A folder made by train, or shipped:NAME, timm:NAME, strip:SIZE, onnx:FILE, or "
-            "python:MODULE:FUNCTION (runs that code, found as by python -m).",
+            "python:MODULE:FUNCTION (runs that code, found as by python -m). Several make an ensemble.",
         ),
     ]
     checkpoint: Annotated[
@@ -92,6 +94,11 @@ class NetworkOptions:
         Parameter(help="Training images, spelled as --data, to make the int8 network from if there is none."),
     ] = None
     autocast: Annotated[bool, Parameter(show=False, help="The same as --precision half.")] = False
+
+    @property
+    def model(self) -> str:
+        """The spelling of the model."""
+        return spelled_together(self.models)
 
 
 @Parameter(name="*", group=BALLOTS)
@@ -179,14 +186,16 @@ def _requested_or_tuned(
 
     soft = None if options.soft is None else parse_soft(options.soft)
     ablation = None if options.ablation is None else parse_ablation(options.ablation)
-    beside = model_folder(model) / TUNED
+    networks = members_of(model)
+    # What was tuned for one network is not for an ensemble.
+    beside = model_folder(model) / TUNED if len(networks) == 1 else None
     if options.tuned is not None:
         if options.ablation is not None or options.soft is not None:
             raise CostcertError(
                 "--tuned defines which mutants vote and how softly: leave --ablation and --soft out"
             )
         beside = options.tuned
-    elif options.ablation is not None or options.soft is not None or not beside.is_file():
+    elif options.ablation is not None or options.soft is not None or beside is None or not beside.is_file():
         return ablation, soft, None
     tuned = read_tuned(beside)
     return tuned.ablation, tuned.soft, tuned

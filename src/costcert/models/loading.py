@@ -15,6 +15,7 @@ from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.models.architectures import build, timm_preprocessing, view_of
 from costcert.models.callables import CallableNetwork, Function, function_name
 from costcert.models.checkpoints import adapt_weights, class_count, digest, load_weights, read_weights
+from costcert.models.ensembles import ensemble, joint_digest
 from costcert.models.int8 import int8_network
 from costcert.models.mutants import Mutants
 from costcert.models.onnx import OnnxNetwork
@@ -22,6 +23,7 @@ from costcert.models.preprocessing import Preprocessing, per_channel
 from costcert.models.python_names import PYTHON, failure, find_named
 from costcert.models.saved import CARD, load_saved
 from costcert.models.shipped import model_folder
+from costcert.models.together import members_of, spelled_together
 from costcert.models.torch_classifier import TorchClassifier
 from costcert.store.locations import Location
 
@@ -75,8 +77,22 @@ class _InputOptions(NamedTuple):
         )
 
 
+class _Request(NamedTuple):
+    """What the caller of `load_model` wants, for each network."""
+
+    given: _InputOptions
+    ablation: Ablation | None
+    hide: str | None
+    checkpoint: str | Location | None
+    pretrained: bool
+    num_classes: int | None
+    device: str
+    int8: bool
+    calibration: Dataset | None
+
+
 def load_model(
-    model: str | Location | nn.Module | Function,
+    model: str | Location | nn.Module | Function | Sequence[str | Location | nn.Module | Function],
     *,
     checkpoint: str | Location | None = None,
     num_classes: int | None = None,
@@ -102,6 +118,7 @@ def load_model(
             for a model in the package, a torch module (normalised [M, C, H, W] to logits), a function
             (images [M, H, W, C] to logits; uint8, or normalised if `mean` and `std` are given), or
             `python:package.module:name` for a function or torch module by its name, whose code is run.
+            A list of several, or `A + B`, is an ensemble: its ballots come from their mean probability.
         checkpoint: weights for `timm:` and `strip:`, a safetensors file or a torch file of weights alone.
             Model and checkpoint may be URLs.
         num_classes: of the data; a model with another number is refused.
@@ -128,33 +145,19 @@ def load_model(
     elif calibration is not None:
         raise CostcertError(f"calibration images are for precision int8, not {precision}: leave them out")
     kept = parse_ablation(ablation) if isinstance(ablation, str) else ablation
-    given = _InputOptions(image_size, channels, mean, std, preprocessing)
-    weights = {"checkpoint": checkpoint, "pretrained": pretrained}
-    if isinstance(model, nn.Module):
-        _refuse("a torch module", **weights)
-        loaded = _module(model, hide, kept, given, f"torch:{type(model).__name__}")
-    elif callable(model):
-        _refuse("a function", **weights)
-        loaded = _function(model, hide, given, function_name(model))
-    elif str(model).startswith(PYTHON):
-        _refuse("a Python function", **weights)
-        loaded = _named(str(model), hide, kept, given)
-    elif str(model).startswith(ONNX):
-        _refuse("an ONNX file", **weights)
-        loaded = _onnx(str(model), hide, given, device)
-    elif (folder := trained_folder(model)) is not None:
-        _refuse(
-            "a trained model",
-            **weights,
-            image_size=image_size,
-            mean=mean,
-            std=std,
-            preprocessing=preprocessing,
-        )
-        loaded = _folder(folder, hide, precision == INT8, calibration)
-    else:
-        _refuse(f"{model} (use preprocessing)", mean=mean, std=std)
-        loaded = _spelled(str(model), checkpoint, pretrained, num_classes, hide, kept, given)
+    request = _Request(
+        _InputOptions(image_size, channels, mean, std, preprocessing),
+        kept,
+        hide,
+        checkpoint,
+        pretrained,
+        num_classes,
+        device,
+        precision == INT8,
+        calibration,
+    )
+    several = members_of(model) if isinstance(model, str) else model if isinstance(model, list | tuple) else []
+    loaded = _together(several, request) if len(several) > 1 else _load(several[0] if several else model, request)
     if precision == INT8 and loaded.precision != INT8:
         raise CostcertError(
             f"precision int8 needs the folder of a trained model or shipped:NAME, got {loaded.name}: leave "
@@ -179,6 +182,74 @@ def load_model(
             "model that was trained on this data"
         )
     return classifier
+
+
+def _load(model: str | Location | nn.Module | Function, request: _Request) -> _Loaded:
+    """One network."""
+    given = request.given
+    weights = {"checkpoint": request.checkpoint, "pretrained": request.pretrained}
+    if isinstance(model, nn.Module):
+        _refuse("a torch module", **weights)
+        return _module(model, request.hide, request.ablation, given, f"torch:{type(model).__name__}")
+    if callable(model):
+        _refuse("a function", **weights)
+        return _function(model, request.hide, given, function_name(model))
+    if str(model).startswith(PYTHON):
+        _refuse("a Python function", **weights)
+        return _named(str(model), request.hide, request.ablation, given)
+    if str(model).startswith(ONNX):
+        _refuse("an ONNX file", **weights)
+        return _onnx(str(model), request.hide, given, request.device)
+    folder = trained_folder(model)
+    if folder is not None:
+        described = given._asdict()
+        # Three channels are the default of those who do not say.
+        del described["channels"]
+        _refuse("a trained model", **weights, **described)
+        return _folder(folder, request.hide, request.int8, request.calibration)
+    _refuse(f"{model} (use preprocessing)", mean=given.mean, std=given.std)
+    return _spelled(
+        str(model),
+        request.checkpoint,
+        request.pretrained,
+        request.num_classes,
+        request.hide,
+        request.ablation,
+        given,
+    )
+
+
+def _together(models: Sequence[str | Location | nn.Module | Function], request: _Request) -> _Loaded:
+    """Several networks as one."""
+    _refuse("an ensemble", checkpoint=request.checkpoint)
+    # What the folder of a trained model stores itself is for the others, if there are others.
+    folders = [
+        not isinstance(each, nn.Module) and not callable(each) and trained_folder(each) is not None
+        for each in models
+    ]
+    by_folder = request if all(folders) else request._replace(given=_InputOptions(None, 3, None, None, None))
+    loaded = [
+        _load(each, by_folder if in_folder else request)
+        for each, in_folder in zip(models, folders, strict=True)
+    ]
+    name, mutants = spelled_together([each.name for each in loaded]), [each.mutants for each in loaded]
+    all_names = {tuple(each.class_names) for each in loaded if each.class_names is not None}
+    for what, differs in (
+        ("names of classes", len(all_names) > 1),
+        ("precision", len({each.precision for each in loaded}) > 1),
+    ):
+        if differs:
+            raise CostcertError(f"the networks of {name} differ in {what}, so they cannot cast one ballot")
+    ablations = {each.ablation for each in loaded}
+    return _Loaded(
+        ensemble(mutants, [each.preprocessing for each in loaded], name),
+        loaded[0].preprocessing,
+        name,
+        joint_digest([each.digest for each in loaded], mutants),
+        ablations.pop() if len(ablations) == 1 else None,
+        all_names.pop() if all_names else None,
+        loaded[0].precision,
+    )
 
 
 def _refuse(kind: str, **options: Any) -> None:

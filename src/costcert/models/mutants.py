@@ -19,6 +19,9 @@ class Mutants(nn.Module):
         view: makes the network's inputs from pixels and kept regions.
     """
 
+    # How many networks evaluate each mutant.
+    networks = 1
+
     def __init__(self, network: nn.Module, view: View) -> None:
         super().__init__()
         self.network = network

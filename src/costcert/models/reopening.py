@@ -17,6 +17,7 @@ from costcert.models.classifier import Classifier
 from costcert.models.loading import FLOAT32, HALF, INT8, ONNX, load_model, trained_folder
 from costcert.models.preprocessing import Preprocessing
 from costcert.models.python_names import PYTHON
+from costcert.models.together import members_of
 from costcert.store.locations import Location
 
 _RECORDED = ("name", "digest", "preprocessing", "hide", "precision")
@@ -50,7 +51,7 @@ def model_that_voted(
         )
     preprocessing = Preprocessing.from_json(recorded["preprocessing"])
     kwargs: dict[str, Any] = {}
-    if spelling.startswith((ONNX, PYTHON)) or trained_folder(spelling) is None:
+    if any(each.startswith((ONNX, PYTHON)) or trained_folder(each) is None for each in members_of(spelling)):
         # The folder of a trained model stores these itself.
         kwargs = {"preprocessing": preprocessing, "ablation": ablation}
     model = load_model(

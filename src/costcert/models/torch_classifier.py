@@ -103,12 +103,14 @@ class TorchClassifier(Classifier):
     def metadata(self) -> Mapping[str, Any]:
         if self._digest is None:
             self._digest = digest(self.mutants.network)
+        networks = self.mutants.networks
         return {
             "name": self.name,
             "digest": self._digest,
             "preprocessing": self.preprocessing.to_json(),
             "hide": self.mutants.view.hide,
             "precision": self.precision,
+            **({"networks": networks} if networks > 1 else {}),
         }
 
     def logits(self, images: Pixels, regions: Sequence[Kept]) -> Logits:

@@ -24,6 +24,7 @@ from costcert.store.runs import open_run
 from costcert.store.sources import holds_certificates, open_certificates
 from costcert.store.votes import VotesSource
 from costcert.votes.defence import Defence
+from costcert.votes.table import networks_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,8 +130,8 @@ class Results:
 
     @property
     def passes(self) -> int:
-        """Mutants per image."""
-        return self.classifier.ablation.count(self.image_size)
+        """Mutants per image, each counted for every network of an ensemble."""
+        return self.classifier.ablation.count(self.image_size) * networks_of(self.provenance)
 
     def accuracy(self, k: int | Iterable[int] = range(1, 6), *, confidence: float = 0.95) -> pd.DataFrame:
         """The same table as `Certificates.accuracy`."""

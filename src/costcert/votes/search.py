@@ -17,7 +17,7 @@ from costcert.geometry.ablations import Ablation, Blocks, Bools, Columns, Masks,
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
-from costcert.votes.table import Votes
+from costcert.votes.table import Votes, networks_of
 
 # Temperatures tried, relative to that of the ballots.
 TEMPERATURE_FACTORS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
@@ -117,6 +117,10 @@ class VoteEstimates:
             return votes
         return votes.tempered(self.temperature / setting.temperature)
 
+    def passes(self, setting: Setting) -> int:
+        """Evaluations of networks per image."""
+        return setting.ablation.count(self.votes.image_size) * networks_of(self.votes.provenance)
+
     def take(self, images: Any) -> VoteEstimates:
         return VoteEstimates(self.votes.take(images), self.temperature)
 
@@ -170,7 +174,7 @@ class Search:
 
     def score(self, setting: Setting) -> float:
         """The goal that the setting reaches with the best mask."""
-        passes = self._passes(setting)
+        passes = self._ballots.passes(setting)
         # Too many passes score below every setting that fits, and the more passes the lower.
         return max(self._by_mask(setting)) if self._fits(setting) else -float(passes)
 
@@ -221,11 +225,8 @@ class Search:
         wanted: Sequence[float | None] = self._ballots.temperatures if soft else [None]
         return [replace(setting, temperature=temperature) for temperature in wanted]
 
-    def _passes(self, setting: Setting) -> int:
-        return setting.ablation.count(self._ballots.votes.image_size)
-
     def _fits(self, setting: Setting) -> bool:
-        return self._most_passes is None or self._passes(setting) <= self._most_passes
+        return self._most_passes is None or self._ballots.passes(setting) <= self._most_passes
 
 
 Family = Columns | Rows | Blocks

@@ -431,6 +431,13 @@ def _originals_are_known(parts: Sequence[Votes]) -> bool:
     return all(part.originals is not None for part in parts) and prepared.count(prepared[0]) == len(parts)
 
 
+def networks_of(provenance: Mapping[str, Any]) -> int:
+    """How many networks evaluated each mutant: more than one where an ensemble voted."""
+    model = provenance.get("model")
+    recorded = model.get("networks", 1) if isinstance(model, Mapping) else 1
+    return positive_int(recorded, "the number of networks")
+
+
 def check_votes(votes: Any) -> None:
     """Raise if these are not votes in memory."""
     if not isinstance(votes, Votes):

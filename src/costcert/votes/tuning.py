@@ -193,7 +193,7 @@ def tune(
             temperature leave the most choice.
         k: the list lengths to optimise for.
         defenders: the names to choose from; by default costcert and patchguard, or patchcleanser for masks.
-        most_passes: the most mutants to use.
+        most_passes: the most evaluations of a network per image; an ensemble's networks count each.
         temperature: of the soft ballots, if the votes do not record it.
         progress: called with the number of finished folds and the number of folds.
     """
@@ -282,7 +282,7 @@ def _tuned(
     on_progress(0, FOLDS + 1)
     found = _Found.of(Search(ballots, goal, most_passes), goal, names)
     reached = found.measured(ballots, goal)
-    passes = [setting.ablation.count(votes.image_size) for _, setting in found.steps]
+    passes = [ballots.passes(setting) for _, setting in found.steps]
     if most_passes is not None and min(passes) > most_passes:
         raise CostcertError(
             f"{votes.ablation} cannot be tuned to {most_passes} passes per image: the fewest found are "
