@@ -9,6 +9,7 @@ import costcert as cc
 import naive
 from costcert.defenders import find
 from costcert.geometry.touch import touched
+from costcert.votes.validation import LARGEST_CAP
 from strategies import examples, masked_elections, masked_scenes, ties, worst_attack_on_masks
 
 
@@ -145,6 +146,26 @@ def test_rank_and_prediction_are_by_best_row_then_votes(election):
         assert predicted[n].tolist() == expected
         assert certs.rank("patchcleanser", patch)[n] == expected.index(election.truth[n]) + 1
         assert certs.rank("patchcleanser", patch)[n] <= certs.min_k("patchcleanser", patch)[n]
+
+
+@pytest.mark.parametrize("cap", [1, 65536, LARGEST_CAP])
+def test_predictions_are_exact_for_any_cap(cap):
+    """Equal best rows, so that the votes decide; no sum may overflow."""
+    masks, rng = cc.Masks(3, patch=2), np.random.default_rng(cap)
+    units = rng.integers(0, cap // 2 + 1, (20, 45, 2))
+    units[:, ::4] = cap // 2
+    labels = np.broadcast_to(rng.permutation(3)[:2], units.shape)
+    votes = cc.Votes.soft(
+        labels, units, np.zeros(20), num_classes=3, cap=cap, ablation=masks, image_size=8
+    )
+    rows = masks.table().tolist()
+    ranks = cc.certify(votes, "2").rank("patchcleanser", "2")
+    predicted = find("patchcleanser").predict(votes, touched(masks, cc.Square(2), (8, 8)), 3)
+    for n in range(len(votes)):
+        ballots = [dict(zip(*each, strict=True)) for each in zip(labels[n].tolist(), units[n].tolist(), strict=True)]
+        expected = naive.pair_order(ballots, rows, 3)
+        assert predicted[n].tolist() == expected
+        assert ranks[n] == expected.index(0) + 1
 
 
 @given(st.data(), masked_elections(masked_scenes(most_masks=2), most_images=2))

@@ -112,18 +112,52 @@ def _best_row(given: Any, rows: Any) -> Any:
     return best
 
 
+@inlined
+def _row_stands(given: Any, clean: Any, num_clean: Any, threshold: Any) -> Any:
+    """Whether all clean mutants of a row give at least `threshold`."""
+    stands = True
+    for at in range(num_clean):
+        if given[clean[at]] < threshold:
+            stands = False
+            break
+    return stands
+
+
 @compiled
-def _stands(given: Any, clean: Any, num_clean: Any, threshold: Any) -> bool:
-    """Whether some row gives at least `threshold` in all its clean mutants."""
+def _standing(
+    contenders: Contenders, counted: Any, labels: Any, clean: Any, num_clean: Any, threshold: Any
+) -> Any:
+    """How many rivals have a row that gives them at least `threshold` in all its clean mutants; -1: all.
+
+    A row stands for the labels that its first known clean mutant names, and for no others. So the time does
+    not grow with the number of labels.
+    """
+    passing = 0
     for i in range(len(clean)):
-        stands = True
+        if _row_stands(contenders.given[0], clean[i], num_clean[i], threshold):
+            # A label without any vote stands, and so does every other.
+            return np.int64(-1)
+        first = clean[i, 0]
         for at in range(num_clean[i]):
-            if given[clean[i, at]] < threshold:
-                stands = False
+            first = clean[i, at]
+            if labels[first, 0] >= 0:
                 break
-        if stands:
-            return True
-    return False
+        for s in range(labels.shape[1]):
+            slot = contenders.slot_of[labels[first, s]]
+            if slot > 0 and not counted[slot]:
+                if _row_stands(contenders.given[slot], clean[i], num_clean[i], threshold):
+                    counted[slot] = True
+                    passing += 1
+    for i in range(len(clean)):
+        for at in range(num_clean[i]):
+            first = clean[i, at]
+            if labels[first, 0] >= 0:
+                for s in range(labels.shape[1]):
+                    slot = contenders.slot_of[labels[first, s]]
+                    if slot > 0:
+                        counted[slot] = False
+                break
+    return np.int64(passing)
 
 
 @compiled
@@ -152,6 +186,7 @@ def pairs(
     own = np.empty(num_mutants, dtype=np.int64)
     least = np.empty(n, dtype=np.int64)
     thresholds = np.empty(positions, dtype=np.int64)
+    counted = np.zeros(len(contenders.label), dtype=np.bool_)
     for image in range(num_images):
         for m in range(num_mutants):
             own[m] = _given_to(labels[image], units[image], truth[image], m)
@@ -172,14 +207,12 @@ def pairs(
             out[image] = num_classes - 1
             continue
         used = _read_contenders(contenders, labels[image], units[image], truth[image], lowest, cap)
-        found = 0
+        found = np.int64(0)
         for p in range(positions):
-            if _stands(contenders.given[0], clean[p], num_clean[p], thresholds[p]):
-                found = num_classes - 1
+            passing = _standing(contenders, counted, labels[image], clean[p], num_clean[p], thresholds[p])
+            if passing < 0:
+                found = np.int64(num_classes - 1)
                 break
-            passing = 0
-            for slot in range(1, used):
-                passing += _stands(contenders.given[slot], clean[p], num_clean[p], thresholds[p])
             found = max(found, passing)
         out[image] = found
         for slot in range(1, used):

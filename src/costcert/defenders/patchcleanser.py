@@ -54,12 +54,19 @@ class PatchCleanser(Defender):
     reads_masks = True
 
     def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
-        """[N, L], S as the leading part and the votes, which break its ties, as the rest."""
+        """[N, L], S."""
         rows = masks_of(votes).table()
         best = np.empty((len(votes), votes.num_classes), dtype=np.int64)
         for image in range(len(votes)):
             best[image] = gifts(votes, image)[rows].min(axis=1).max(axis=0)
-        return best * (votes.num_mutants * votes.cap + 1) + votes_within(votes)
+        return best
+
+    def predict(self, votes: Votes, touched: Touched, k: int) -> npt.NDArray[np.int64]:
+        """[N, k], labels by S, then by votes, then the lowest."""
+        complete = votes.require_complete("a prediction")
+        labels = np.broadcast_to(np.arange(votes.num_classes), (len(votes), votes.num_classes))
+        order = np.lexsort((labels, -votes_within(complete), -self.scores(complete, touched)), axis=1)
+        return order[:, :k].astype(np.int64)
 
     def position(self, votes: Votes, touched: Touched) -> Counts:
         rank = np.empty(len(votes), dtype=np.int64)
