@@ -116,6 +116,18 @@ def test_it_survives_every_attack_on_soft_ballots(election):
     assert worst_attack_on_masks(election, 0, naive.spreads(2, election.cap)) == certified(election)[0]
 
 
+@pytest.mark.slow
+@settings(max_examples=examples(12))
+@given(masked_elections(tiny, st.just(3), largest_cap=2, most_images=1))
+def test_it_survives_every_attack_on_soft_ballots_of_three_labels(election):
+    scene = election.scene
+    assume(sum(len(naive.spreads(3, election.cap)) ** len(attacked) for attacked in scene.sets) <= 200_000)
+    worst = worst_attack_on_masks(election, 0, naive.spreads(3, election.cap))
+    (found,) = certified(election)
+    assert worst <= found
+    assert (worst == 1) == (found == 1)
+
+
 @given(masked_elections(masked_scenes(smaller=False), largest_cap=1))
 def test_hard_ballots_at_k_1_are_certified_iff_all_mutants_agree(election):
     """The published condition; where another mask covers all that one does, fewer may do."""

@@ -140,10 +140,20 @@ def load_inputs(
         raise CostcertError(
             f"{network.model} does not record what mutants keep: pass --ablation, as in columns:19"
         )
+    _refuse_regions(model, kept)
     _warn_of_another_ablation(network.model, model.ablation, kept)
     if tuned is None:
         return model, dataset, Defence(kept, soft=soft)
     return model, dataset, tuned
+
+
+def _refuse_regions(model: Classifier, kept: Ablation) -> None:
+    """Raise if these mutants do not exist, or the model cannot see them."""
+    from costcert.models.torch_classifier import TorchClassifier
+
+    regions = kept.regions(model.image_size)
+    if isinstance(model, TorchClassifier):
+        model.mutants.view.groups(regions)
 
 
 def _warn_of_another_ablation(model: str, trained: Ablation | None, kept: Ablation) -> None:

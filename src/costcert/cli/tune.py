@@ -245,15 +245,14 @@ def _print_comparison(console: Console, found: Comparison) -> None:
         f"Each run at its best setting for the mean over {_in_words(goal)}, on the same {found.images:,} "
         "images; accuracies in %, certified ones cross-validated (* the best)."
     )
-    table = _table(("run", "ablation", "defender", "ballots"), ("passes", "clean", "certified"))
+    table = _table(("run", "defender", "ballots"), ("passes", "clean", "certified"))
     for row in found.rows:
         if row.tuning is None:
-            table.add_row(row.name, *["-"] * 6)
+            table.add_row(row.name, *["-"] * 5)
             continue
         setting = row.tuning.setting
         table.add_row(
             row.name,
-            str(setting.ablation),
             setting.defender,
             _ballots(setting),
             str(row.tuning.step.passes),
@@ -262,6 +261,9 @@ def _print_comparison(console: Console, found: Comparison) -> None:
             style="bold" if row is found.best else None,
         )
     print_whole(console, table)
+    for row in found.rows:
+        if row.tuning is not None:
+            console.print(f"{row.name}: {row.tuning.setting.ablation}", markup=False)
     rows = [
         (str(patch), row.name, [row.certified(patch, k) for k in goal.ks])
         for patch in goal.patches

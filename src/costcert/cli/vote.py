@@ -178,7 +178,7 @@ def _stopping_rule(options: VoteOptions, model: Classifier) -> StoppingRule | No
 def _print_summary(folder: VotesFolder) -> None:
     from costcert.console import make_console
     from costcert.geometry.ablations import Masks
-    from costcert.geometry.patches import Rectangle
+    from costcert.geometry.masks import shown_sides
 
     console = make_console(soft_wrap=True)
     made = folder.manifest["made"]
@@ -203,5 +203,5 @@ def _print_summary(folder: VotesFolder) -> None:
     using_probe = "" if made["probe"] is None else " --epsilon probe"
     # Masks are made for one patch, and refuse a larger one.
     ablation = folder.ablation
-    patch = str(Rectangle(*ablation.sides)) if isinstance(ablation, Masks) else "2%"
+    patch = shown_sides(ablation.sides) if isinstance(ablation, Masks) else "2%"
     console.print(f"Next: costcert certify {folder.folder} --patch {patch}{using_probe}", markup=False)

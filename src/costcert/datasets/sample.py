@@ -12,8 +12,13 @@ from costcert.store.parquet import read_npz
 
 def sample(rest: str, split: str) -> Dataset:
     """The images that tools/make_sample.py chose."""
-    if rest or split != "test":
-        raise CostcertError("the sample has only the split test and no options: write `sample`")
+    if rest:
+        raise CostcertError(f"the sample has no options, got {rest!r}: write `sample`")
+    if split != "test":
+        raise CostcertError(
+            f"the sample has only the split test, not {split}: use other images, as in "
+            "torchvision:FashionMNIST@data"
+        )
     with as_file(files("costcert") / "sample" / "fashion_mnist.npz") as path:
         arrays = read_npz(path)
     return ArrayDataset(

@@ -36,6 +36,7 @@ from costcert.defenders.worst_case import Arrays, Counts
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Masks
 from costcert.geometry.footprints import Footprint
+from costcert.geometry.masks import shown_sides
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import Touched, touched
@@ -137,7 +138,7 @@ class PatchCleanser(Defender):
             raise CostcertError(
                 f"{ablation} cover patches of up to {height}x{width} pixels, but {patch} changes up to "
                 f"{patch.height}x{patch.width} pixels of the input: vote with masks for that, as in masks:"
-                f"{ablation.per_axis}/patch={patch.height}x{patch.width}"
+                f"{ablation.per_axis}/patch={shown_sides((patch.height, patch.width))}"
             )
         raise CostcertError(
             f"{ablation} cover patches of up to {height}x{width} pixels, but {patch} has {patch.height}x"

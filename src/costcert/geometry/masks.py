@@ -20,6 +20,10 @@ from costcert.geometry.regions import Bools, Region, Segment
 from costcert.geometry.sizes import ImageSize, positive_int, shown
 
 
+# Limit on mutants per image: those of 19 masks an axis.
+_MOST_PAIRS = 1 << 16
+
+
 class Hidden(NamedTuple):
     """What one mutant hides: one mask, or two. It keeps all other pixels."""
 
@@ -55,7 +59,7 @@ class Masks:
         object.__setattr__(self, "patch", _sides(self.patch))
 
     def __str__(self) -> str:
-        return f"masks:{self.per_axis}/patch={_shown_sides(self.sides)}"
+        return f"masks:{self.per_axis}/patch={shown_sides(self.sides)}"
 
     def __repr__(self) -> str:
         height, width = self.sides
@@ -98,6 +102,11 @@ class Masks:
         """B, the number of mutants, which is the number of ballots per image."""
         return len(self.regions(image_size))
 
+    @property
+    def num_pairs(self) -> int:
+        """B, whether or not the masks fit an image."""
+        return self.num_masks * (self.num_masks + 1) // 2
+
     def table(self) -> npt.NDArray[np.int32]:
         """[n, n], the mutant that hides masks i and j, in either order."""
         table = np.zeros((self.num_masks, self.num_masks), dtype=np.int32)
@@ -108,6 +117,10 @@ class Masks:
 
 @lru_cache(maxsize=32)
 def _pairs(masks: Masks, image_size: ImageSize) -> list[Hidden]:
+    if masks.num_pairs > _MOST_PAIRS:
+        raise GeometryError(
+            f"{masks} make {masks.num_pairs:,} mutants per image, more than {_MOST_PAIRS:,}: use fewer masks"
+        )
     pairs = [
         Hidden((first,) if first is second else (first, second))
         for first, second in combinations_with_replacement(masks.masks(image_size), 2)
@@ -134,6 +147,7 @@ def _sides(patch: Any) -> tuple[int, int]:
     )
 
 
-def _shown_sides(sides: tuple[int, int]) -> str:
+def shown_sides(sides: tuple[int, int]) -> str:
+    """As text: `5`, or `5x9` where height and width differ."""
     height, width = sides
     return str(height) if height == width else f"{height}x{width}"

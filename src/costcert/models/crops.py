@@ -68,7 +68,10 @@ class Crops(View):
 
 def _strip_or_block(region: Kept) -> Region:
     if not isinstance(region, Region):
-        raise CostcertError("a model that takes crops of strips or blocks cannot see all but two masks")
+        raise CostcertError(
+            "this model takes crops of strips or blocks and cannot see all of a picture but two masks: use a "
+            "network of whole images, as image:small or timm:NAME"
+        )
     return region
 
 

@@ -148,7 +148,7 @@ def as_class_names(values: Any, num_classes: int) -> tuple[str, ...] | None:
         return None
     names = tuple(str(name) for name in several(values))
     if len(names) != num_classes:
-        raise VotesError(f"got {len(names)} class names for {num_classes} classes")
+        raise VotesError(f"got {len(names)} class names for {num_classes} classes: pass one name per class")
     return names
 
 
