@@ -30,7 +30,7 @@ class Contenders(NamedTuple):
 
     slot_of: [L], the slot of each label, -1 where it has none.
     label: [S], of each slot.
-    given: [S, B], what each mutant gives to the label of a slot.
+    given: [S, B], what each mutant gives to the label of a slot; zero between two images.
     seen: [L], the last mutant that named each label.
     """
 
@@ -46,7 +46,7 @@ def _blank_contenders(num_mutants: Any, labels_each: Any, num_classes: Any) -> C
     return Contenders(
         np.full(num_classes, -1, dtype=np.int32),
         np.empty(most, dtype=np.int32),
-        np.empty((most, num_mutants), dtype=np.int32),
+        np.zeros((most, num_mutants), dtype=np.int32),
         np.empty(num_classes, dtype=np.int32),
     )
 
@@ -75,16 +75,30 @@ def _read_contenders(
                 label[used] = y
                 used += 1
             seen[y] = m
-    for slot in range(used):
-        for m in range(len(labels)):
-            given[slot, m] = cap if labels[m, 0] < 0 else 0
     for m in range(len(labels)):
-        if labels[m, 0] >= 0:
+        if labels[m, 0] < 0:
+            given[:used, m] = cap
+        else:
             for s in range(labels.shape[1]):
                 slot = slot_of[labels[m, s]]
                 if slot >= 0:
                     given[slot, m] += units[m, s] if soft else 1
     return used
+
+
+@compiled
+def _clear_contenders(contenders: Contenders, labels: Any, used: Any) -> None:
+    """Undoes `_read_contenders`, in the time that the ballots take and not the table."""
+    for m in range(len(labels)):
+        if labels[m, 0] < 0:
+            contenders.given[:used, m] = 0
+        else:
+            for s in range(labels.shape[1]):
+                slot = contenders.slot_of[labels[m, s]]
+                if slot >= 0:
+                    contenders.given[slot, m] = 0
+    for slot in range(1, used):
+        contenders.slot_of[contenders.label[slot]] = -1
 
 
 @inlined
@@ -215,8 +229,7 @@ def pairs(
                 break
             found = max(found, passing)
         out[image] = found
-        for slot in range(1, used):
-            contenders.slot_of[contenders.label[slot]] = -1
+        _clear_contenders(contenders, labels[image], used)
 
 
 @compiled
@@ -227,6 +240,7 @@ def pair_ranks(labels: Any, units: Any, truth: Any, rows: Any, num_classes: Any,
     """
     num_images, num_mutants, labels_each = labels.shape
     contenders = _blank_contenders(num_mutants, labels_each, num_classes)
+    begins = np.zeros(len(contenders.label), dtype=np.bool_)
     own = np.empty(num_mutants, dtype=np.int64)
     for image in range(num_images):
         y0 = truth[image]
@@ -236,9 +250,16 @@ def pair_ranks(labels: Any, units: Any, truth: Any, rows: Any, num_classes: Any,
             votes += own[m]
         score = _best_row(own, rows)
         used = _read_contenders(contenders, labels[image], units[image], y0, max(score, 1), 0)
+        for i in range(len(rows)):
+            for s in range(labels_each):
+                begins[max(contenders.slot_of[labels[image, rows[i, 0], s]], 0)] = True
         ahead = np.int64(0)
         listed_before = np.int64(0)
         for slot in range(1, used):
+            # A row that gives nothing in its first mutant gives nothing.
+            if score > 0 and not begins[slot]:
+                continue
+            begins[slot] = False
             rival = _best_row(contenders.given[slot], rows)
             total = np.int64(0)
             for m in range(num_mutants):
@@ -254,5 +275,4 @@ def pair_ranks(labels: Any, units: Any, truth: Any, rows: Any, num_classes: Any,
         if score == 0 and votes == 0:
             ahead += y0 - listed_before
         out[image] = 1 + ahead
-        for slot in range(1, used):
-            contenders.slot_of[contenders.label[slot]] = -1
+        _clear_contenders(contenders, labels[image], used)
