@@ -49,6 +49,16 @@ def soft_to_hard(images: int, rounds: int) -> Measure:
     return Measure(f"soft j=4 to hard, {images:,} images", f"{ratio:.1f} x", "<= 15 x", ratio <= 15)
 
 
+def windows_to_counting(images: int, rounds: int) -> Measure:
+    """PatchGuard, which masks windows, relative to CostCert, which counts, on the same soft ballots."""
+    votes = soft_votes(images)
+    times = medians(
+        [lambda name=name: cc.certify(votes, squares(), [name]) for name in ("patchguard", "costcert")], rounds
+    )
+    ratio = times[0].busy / times[1].busy
+    return Measure(f"soft: patchguard to costcert, {images:,}", f"{ratio:.1f} x", "<= 3 x", ratio <= 3)
+
+
 def two_patches(images: int, checked: int, rounds: int) -> Iterator[Measure]:
     """Two squares of 32 px at once: 18,721 unions of touched sets."""
     votes, pair = hard_votes(images), cc.Several(cc.Square(32), 2)
@@ -168,6 +178,8 @@ def mutants(images: int, rounds: int) -> Iterator[Measure]:
         ("costcert", "costcert hard", hard_votes),
         ("costcert", "costcert soft", soft_votes),
         ("patchguard", "patchguard", hard_votes),
+        ("patchguard", "patchguard soft", soft_votes),
+        ("costcert-masks", "costcert-masks", hard_votes),
     ):
         parts = [kind(images, side=side) for side in sides]
         times = medians(

@@ -1,6 +1,12 @@
 """What mutants keep in training."""
 
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="training needs costcert[models]")
+
 import costcert as cc
+from command_line import invoke
 from costcert.geometry.masks import Hidden
 from costcert.training.random_masks import regions_for_training
 
@@ -35,3 +41,41 @@ def test_they_depend_on_the_seed_alone():
     masks = cc.Masks(3, patch=4)
     assert regions_for_training(masks, SIZE, seed=1) == regions_for_training(masks, SIZE, seed=1)
     assert regions_for_training(masks, SIZE, seed=1) != regions_for_training(masks, SIZE, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "side", "more"),
+    [
+        ("image:small", 12, ["--epochs", "12"]),
+        (
+            "timm:vit_tiny_patch16_224",
+            64,
+            ["--hide", "drop-tokens", "--image-size", "64", "--epochs", "1"],
+        ),
+    ],
+    ids=["painted", "dropped tokens"],
+)
+def test_a_network_is_trained_on_masks_and_certified(tmp_path, monkeypatch, model, side, more):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = np.arange(64) % 2
+    images = rng.integers(0, 60, (64, side, side, 3), dtype=np.uint8)
+    images[labels == 1] += 150
+    np.savez("data.npz", images=images, labels=labels)
+    for words in (
+        ["train", "--model", model, *more, "--data", "npz:data.npz", "--ablation", f"masks:3/patch={side // 8}",
+         "--batch-size", "8", "--holdout", "0", "--lr", "0.003", "--out", "model"],
+        ["vote", "--model", "model", "--data", "npz:data.npz", "--limit", "16", "--soft", "1,2", "--out", "votes"],
+        ["certify", "votes", "--patch", str(side // 8), "--out", "certs"],
+        ["check", "certs", "--votes", "votes", "--all", "--model", "model", "--data", "npz:data.npz", "--replay", "2"],
+    ):  # fmt: skip
+        result = invoke(words)
+        assert result.exit_code == 0, result.output
+    votes = cc.read_votes("votes")
+    assert votes.num_mutants == 45
+    certificates = cc.read_certificates("certs")
+    assert certificates.defenders == ["patchcleanser"]
+    if model == "image:small":
+        # Bright or dark, whatever is hidden.
+        assert (certificates.min_k("patchcleanser", str(side // 8)) == 1).mean() > 0.9
