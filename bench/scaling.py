@@ -53,7 +53,8 @@ def windows_to_counting(images: int, rounds: int) -> Measure:
     """PatchGuard, which masks windows, relative to CostCert, which counts, on the same soft ballots."""
     votes = soft_votes(images)
     times = medians(
-        [lambda name=name: cc.certify(votes, squares(), [name]) for name in ("patchguard", "costcert")], rounds
+        [lambda name=name: cc.certify(votes, squares(), [name]) for name in ("patchguard", "costcert")],
+        rounds,
     )
     ratio = times[0].busy / times[1].busy
     return Measure(f"soft: patchguard to costcert, {images:,}", f"{ratio:.1f} x", "<= 3 x", ratio <= 3)

@@ -167,14 +167,14 @@ def test_predictions_are_exact_for_any_cap(cap):
     units = rng.integers(0, cap // 2 + 1, (20, 45, 2))
     units[:, ::4] = cap // 2
     labels = np.broadcast_to(rng.permutation(3)[:2], units.shape)
-    votes = cc.Votes.soft(
-        labels, units, np.zeros(20), num_classes=3, cap=cap, ablation=masks, image_size=8
-    )
+    votes = cc.Votes.soft(labels, units, np.zeros(20), num_classes=3, cap=cap, ablation=masks, image_size=8)
     rows = masks.table().tolist()
     ranks = cc.certify(votes, "2").rank("patchcleanser", "2")
     predicted = find("patchcleanser").predict(votes, touched(masks, cc.Square(2), (8, 8)), 3)
     for n in range(len(votes)):
-        ballots = [dict(zip(*each, strict=True)) for each in zip(labels[n].tolist(), units[n].tolist(), strict=True)]
+        ballots = [
+            dict(zip(*each, strict=True)) for each in zip(labels[n].tolist(), units[n].tolist(), strict=True)
+        ]
         expected = naive.pair_order(ballots, rows, 3)
         assert predicted[n].tolist() == expected
         assert ranks[n] == expected.index(0) + 1

@@ -70,7 +70,9 @@ def test_a_rewritten_patch_changes_no_ballot_that_it_does_not_touch(folders, ima
     rewritten = images.copy()
     rewritten[:, 2:4, 5:7] = 255 - rewritten[:, 2:4, 5:7]
     before, after = model.logits(images, regions), model.logits(rewritten, regions)
-    sees = np.array([region.rows.pixels(8)[2:4].any() & region.columns.pixels(8)[5:7].any() for region in regions])
+    sees = np.array(
+        [region.rows.pixels(8)[2:4].any() & region.columns.pixels(8)[5:7].any() for region in regions]
+    )
     assert (before[:, ~sees] == after[:, ~sees]).all()
     assert (before[:, sees] != after[:, sees]).any()
 

@@ -63,13 +63,14 @@ def test_a_network_is_trained_on_masks_and_certified(tmp_path, monkeypatch, mode
     images = rng.integers(0, 60, (64, side, side, 3), dtype=np.uint8)
     images[labels == 1] += 150
     np.savez("data.npz", images=images, labels=labels)
+    patch, data = str(side // 8), ["--data", "npz:data.npz"]
+    masks, few = ["--ablation", f"masks:3/patch={patch}"], ["--batch-size", "8", "--lr", "0.003"]
     for words in (
-        ["train", "--model", model, *more, "--data", "npz:data.npz", "--ablation", f"masks:3/patch={side // 8}",
-         "--batch-size", "8", "--holdout", "0", "--lr", "0.003", "--out", "model"],
-        ["vote", "--model", "model", "--data", "npz:data.npz", "--limit", "16", "--soft", "1,2", "--out", "votes"],
-        ["certify", "votes", "--patch", str(side // 8), "--out", "certs"],
-        ["check", "certs", "--votes", "votes", "--all", "--model", "model", "--data", "npz:data.npz", "--replay", "2"],
-    ):  # fmt: skip
+        ["train", "--model", model, *more, *data, *masks, *few, "--holdout", "0", "--out", "model"],
+        ["vote", "--model", "model", *data, "--limit", "16", "--soft", "1,2", "--out", "votes"],
+        ["certify", "votes", "--patch", patch, "--out", "certs"],
+        ["check", "certs", "--votes", "votes", "--all", "--model", "model", *data, "--replay", "2"],
+    ):
         result = invoke(words)
         assert result.exit_code == 0, result.output
     votes = cc.read_votes("votes")
@@ -78,4 +79,4 @@ def test_a_network_is_trained_on_masks_and_certified(tmp_path, monkeypatch, mode
     assert certificates.defenders == ["patchcleanser"]
     if model == "image:small":
         # Bright or dark, whatever is hidden.
-        assert (certificates.min_k("patchcleanser", str(side // 8)) == 1).mean() > 0.9
+        assert (certificates.min_k("patchcleanser", patch) == 1).mean() > 0.9

@@ -207,7 +207,7 @@ def test_pooled_votes_are_tuned_to_the_better_family():
 def test_the_networks_of_an_ensemble_are_counted_as_passes():
     votes = election(60)[0].select(FEW).replace(provenance={"model": {"name": "a + b", "networks": 2}})
     found = tune(votes, [2], k=1, defenders="costcert", most_passes=6)
-    assert [step.passes for step in found.steps][0] == 12
+    assert found.steps[0].passes == 12
     assert found.step.passes <= 6
     assert found.setting.ablation.count((WIDTH, WIDTH)) <= 3
 

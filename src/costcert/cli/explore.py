@@ -71,9 +71,7 @@ class ExploreOptions:
     ] = None
     models: Annotated[
         list[str] | None,
-        Parameter(
-            name=("--model", "-m"), group=MODEL, help="The model that voted, to try it on new images."
-        ),
+        Parameter(name=("--model", "-m"), group=MODEL, help="The model that voted, to try it on new images."),
     ] = None
     checkpoint: Annotated[
         PathOrUrl | None, Parameter(group=MODEL, help="Weights of a timm: or strip: model.")

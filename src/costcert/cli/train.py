@@ -335,9 +335,7 @@ def _train(options: TrainOptions) -> None:
     preprocessing = _with_requested_resizing(options, preprocessing)
     if options.checkpoint is not None:
         start_from(mutants.network, options.checkpoint)
-    teacher = (
-        None if options.teacher is None else Teacher(options.teacher, preprocessing, data.num_classes)
-    )
+    teacher = None if options.teacher is None else Teacher(options.teacher, preprocessing, data.num_classes)
     identity = {
         "model": options.model,
         "ablation": str(ablation),

@@ -158,10 +158,11 @@ def _standing(
                 break
         for s in range(labels.shape[1]):
             slot = contenders.slot_of[labels[first, s]]
-            if slot > 0 and not counted[slot]:
-                if _row_stands(contenders.given[slot], clean[i], num_clean[i], threshold):
-                    counted[slot] = True
-                    passing += 1
+            # The row itself is looked at last.
+            new = slot > 0 and not counted[slot]
+            if new and _row_stands(contenders.given[slot], clean[i], num_clean[i], threshold):
+                counted[slot] = True
+                passing += 1
     for i in range(len(clean)):
         for at in range(num_clean[i]):
             first = clean[i, at]

@@ -19,7 +19,6 @@ from costcert.errors import GeometryError
 from costcert.geometry.regions import Bools, Region, Segment
 from costcert.geometry.sizes import ImageSize, positive_int, shown
 
-
 # Limit on mutants per image: those of 19 masks an axis.
 _MOST_PAIRS = 1 << 16
 

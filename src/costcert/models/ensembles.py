@@ -20,6 +20,7 @@ from costcert.models.crops import Crops
 from costcert.models.mutants import Mutants
 from costcert.models.preprocessing import Preprocessing
 
+
 class Ensemble(Mutants):
     """The logarithm of the mean probability that networks give to each label.
 
@@ -49,8 +50,8 @@ def ensemble(members: Sequence[Mutants], preprocessings: Sequence[Preprocessing]
         other = next((each for each in found if each != found[0]), None)
         if other is not None:
             raise CostcertError(
-                f"the networks of {name} {what} differently ({found[0]} and {other}), so they cannot cast one "
-                "ballot: train them with the same options"
+                f"the networks of {name} {what} differently ({found[0]} and {other}), so they cannot cast "
+                "one ballot: train them with the same options"
             )
     return Ensemble(members)
 

@@ -30,6 +30,7 @@ from costcert.store.locations import Location
 if TYPE_CHECKING:
     from costcert.datasets.base import Dataset
 
+Model = str | Location | nn.Module | Function
 ONNX = "onnx:"
 # What a network computes in; half is the type that torch chooses for the device.
 FLOAT32, HALF, INT8 = PRECISIONS = ("float32", "half", "int8")
@@ -92,7 +93,7 @@ class _Request(NamedTuple):
 
 
 def load_model(
-    model: str | Location | nn.Module | Function | Sequence[str | Location | nn.Module | Function],
+    model: Model | list[Model] | tuple[Model, ...],
     *,
     checkpoint: str | Location | None = None,
     num_classes: int | None = None,
@@ -156,8 +157,8 @@ def load_model(
         precision == INT8,
         calibration,
     )
-    several = members_of(model) if isinstance(model, str) else model if isinstance(model, list | tuple) else []
-    loaded = _together(several, request) if len(several) > 1 else _load(several[0] if several else model, request)
+    networks = _networks(model)
+    loaded = _together(networks, request) if len(networks) > 1 else _load(networks[0], request)
     if precision == INT8 and loaded.precision != INT8:
         raise CostcertError(
             f"precision int8 needs the folder of a trained model or shipped:NAME, got {loaded.name}: leave "
@@ -184,7 +185,18 @@ def load_model(
     return classifier
 
 
-def _load(model: str | Location | nn.Module | Function, request: _Request) -> _Loaded:
+def _networks(model: Model | list[Model] | tuple[Model, ...]) -> Sequence[Model]:
+    """The networks of an ensemble, or the only one."""
+    if isinstance(model, str):
+        return members_of(model)
+    if isinstance(model, list | tuple):
+        if not model:
+            raise CostcertError("an ensemble needs at least one network, got none")
+        return model
+    return [model]
+
+
+def _load(model: Model, request: _Request) -> _Loaded:
     """One network."""
     given = request.given
     weights = {"checkpoint": request.checkpoint, "pretrained": request.pretrained}
@@ -219,7 +231,7 @@ def _load(model: str | Location | nn.Module | Function, request: _Request) -> _L
     )
 
 
-def _together(models: Sequence[str | Location | nn.Module | Function], request: _Request) -> _Loaded:
+def _together(models: Sequence[Model], request: _Request) -> _Loaded:
     """Several networks as one."""
     _refuse("an ensemble", checkpoint=request.checkpoint)
     # What the folder of a trained model stores itself is for the others, if there are others.

@@ -115,7 +115,9 @@ class PooledStripNet(nn.Module):
         by_shape = {_key(shape): StripFeatures(channels, *shape, size, coordinates) for shape in shapes}
         self.by_shape = nn.ModuleDict(by_shape)
         self.dropout = nn.Dropout(dropout)
-        self.heads = nn.ModuleDict({key: nn.Linear(each.features, num_classes) for key, each in by_shape.items()})
+        self.heads = nn.ModuleDict(
+            {key: nn.Linear(each.features, num_classes) for key, each in by_shape.items()}
+        )
 
     def forward(self, crops: Tensor) -> Tensor:
         height, width = crops.shape[-2:]

@@ -88,7 +88,10 @@ class TorchClassifier(Classifier):
         self.class_names = None if class_names is None else tuple(class_names)
         self.num_classes = self._count_classes() if num_classes is None else num_classes
         if self.class_names is not None and len(self.class_names) != self.num_classes:
-            raise CostcertError(f"got {len(self.class_names)} class names for {self.num_classes} classes: pass one per class, or data of these classes")
+            raise CostcertError(
+                f"got {len(self.class_names)} class names for {self.num_classes} classes: pass one per "
+                "class, or data of these classes"
+            )
         refuse_batch_dependence(self, self._probe_images(), self._probe_regions())
 
     def __repr__(self) -> str:

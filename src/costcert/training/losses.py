@@ -90,11 +90,11 @@ def vote_loss(ballots: Tensor, truth: Tensor, margin: float) -> Tensor:
 
 
 def certificate_loss(ballots: Tensor, truth: Tensor, clean: Sequence[Tensor], ks: Sequence[int]) -> Tensor:
-    """Smooth hinge loss of what lifting k rivals costs beyond the budget, at the worst position of each patch.
+    """Smooth hinge loss of what lifting k rivals costs beyond the budget, at each patch's worst position.
 
-    This is the paper's Eq. 1 for the mutants that were drawn: an image is certified for k where the sum of the
-    k smallest gaps, alpha_p[y0] - alpha_p[y], is larger than q_p for every position p. Gaps may be negative
-    here, so that images far from a certificate have a gradient as well.
+    This is the paper's Eq. 1 for the mutants that were drawn: an image is certified for k where the sum of
+    the k smallest gaps, alpha_p[y0] - alpha_p[y], is larger than q_p for every position p. Gaps may be
+    negative here, so that images far from a certificate have a gradient as well.
 
     Args:
         ballots: [B, N, L], soft ballots.
@@ -119,11 +119,12 @@ def clean_mutants(recipe: Recipe, ablation: Ablation, image_size: ImageSize) -> 
     """For each of the recipe's patches [P, B], 1 where position p does not touch a mutant, else 0."""
     if isinstance(ablation, Masks):
         raise CostcertError(
-            f"certificate_loss_weight is for votes that are counted, as of columns:4, but {ablation} are ranked "
-            "by their best row: leave it out"
+            f"certificate_loss_weight is for votes that are counted, as of columns:4, but {ablation} are "
+            "ranked by their best row: leave it out"
         )
     sets = [
-        touched(ablation, concrete(patch, image_size), image_size).sets() for patch in recipe.certified_patches
+        touched(ablation, concrete(patch, image_size), image_size).sets()
+        for patch in recipe.certified_patches
     ]
     return [1 - np.stack(list(each)).astype(np.float32) for each in sets]
 

@@ -55,7 +55,8 @@ class LearningRates:
         self._warmup = recipe.warmup * steps_per_epoch
         options = {"warmup_t": self._warmup, "t_in_epochs": False}
         if recipe.schedule == "cosine":
-            after_warmup = max(steps - self._warmup, 1)
+            # For a single step timm warns that there is nothing to schedule.
+            after_warmup = max(steps - self._warmup, 2)
             self._scheduler = timm.CosineLRScheduler(optimizer, after_warmup, warmup_prefix=True, **options)
         else:
             decay_rate = 0.1 if recipe.schedule == "steps" else 1.0

@@ -105,16 +105,18 @@ class Recipe:
         if self.vote_loss_weight + self.certificate_loss_weight >= 1:
             raise CostcertError(
                 f"vote_loss_weight {self.vote_loss_weight} and certificate_loss_weight "
-                f"{self.certificate_loss_weight} leave no weight for the loss of each mutant: together they must "
-                "be below 1"
+                f"{self.certificate_loss_weight} leave no weight for the loss of each mutant: together they "
+                "must be below 1"
             )
         if self.certificate_loss_weight and not self.certified_patches:
             raise CostcertError(
-                "certificate_loss_weight needs the patches to certify against: pass them with --patch, as in 2,5"
+                "certificate_loss_weight needs the patches to certify against: pass them with --patch, as in "
+                "2,5"
             )
         if self.certificate_loss_weight and self.mutants < 2:
             raise CostcertError(
-                "certificate_loss_weight needs the votes of several mutants per image: pass --mutants 4 or more"
+                "certificate_loss_weight needs the votes of several mutants per image: pass --mutants 4 or "
+                "more"
             )
         object.__setattr__(self, "certified_ks", tuple(positive_ints(self.certified_ks, "k")))
         if not 0 < self.backbone_lr_scale <= 1:

@@ -26,8 +26,8 @@ class Teacher:
             )
         if card.num_classes != num_classes:
             raise CostcertError(
-                f"the teacher {folder} has {card.num_classes} classes, the training data {num_classes}: train it "
-                "on the same classes"
+                f"the teacher {folder} has {card.num_classes} classes, the training data {num_classes}: "
+                "train it on the same classes"
             )
         own, other = card.preprocessing, preprocessing
         if (own.image_size, own.channels, own.mean, own.std) != (
@@ -37,8 +37,8 @@ class Teacher:
             other.std,
         ):
             raise CostcertError(
-                f"the teacher {folder} takes another input ({own.to_json()}) than the network that it teaches "
-                f"({other.to_json()}): train it with the same size and normalisation"
+                f"the teacher {folder} takes another input ({own.to_json()}) than the network that it "
+                f"teaches ({other.to_json()}): train it with the same size and normalisation"
             )
         self._network = mutants.network.eval()
 

@@ -212,7 +212,9 @@ class Search:
         given, size = self._ballots.votes.ablation, self._ballots.votes.image_size
         step = max(1, max(_reach(family, size) for family in _families(setting.ablation)) // 8)
         while True:
-            near = [replace(setting, ablation=each) for each in neighbours(setting.ablation, given, size, step)]
+            near = [
+                replace(setting, ablation=each) for each in neighbours(setting.ablation, given, size, step)
+            ]
             better = self.best([setting, *near])
             better = self.best([better, *self._temperatures(better)])
             if better == setting and step == 1:
