@@ -59,10 +59,10 @@ def int8(folder, **more):
 
 
 KINDS = [
-    ("strip:small", "columns:3", "crop"),
+    pytest.param("strip:small", "columns:3", "crop", marks=pytest.mark.slow),
     pytest.param("strip:base", "blocks:7", "crop", marks=pytest.mark.slow),
     ("strip:tall", "columns:3", "crop"),
-    ("strip:tall", "rows:4", "crop"),
+    pytest.param("strip:tall", "rows:4", "crop", marks=pytest.mark.slow),
     ("image:small", "columns:5", "zero"),
 ]
 
