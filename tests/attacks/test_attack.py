@@ -395,7 +395,7 @@ def test_touched_mutants_agree_with_the_geometry(ablation, patch):
 
 
 @pytest.mark.parametrize("soft", [None, cc.Soft(0.5, 4)], ids=["hard", "soft"])
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("k", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_certificate_of_masks_is_broken_and_others_are(soft, k, tmp_path):
     """By random pixels, which need no gradients, judged by the prediction of the deployed classifier."""
     found = attack(

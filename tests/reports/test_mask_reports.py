@@ -105,7 +105,7 @@ def test_more_masks_than_can_be_drawn_are_counted():
     assert "3,321 pairs of masks, too many to draw" in drawing.picture(example, "0")
 
 
-@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+@pytest.mark.parametrize("soft", [pytest.param(False, marks=pytest.mark.slow), True], ids=["hard", "soft"])
 def test_the_page_of_a_run_of_masks(tmp_path, soft):
     votes = random_votes(5, 30, soft=soft)
     certs = cc.certify(votes, ["square:1", "square:2"])
