@@ -83,8 +83,8 @@ def preparation_of(votes: Votes, patch: Original) -> Preparation:
     if not recorded:
         raise VotesError(
             f"{patch} is a patch on the original picture, but how pictures became these inputs is not "
-            "recorded: vote on pictures instead of normalised floats, or name a patch on the input, such as "
-            "square:2"
+            "recorded: vote on pictures instead of normalised floats, with a classifier that has a "
+            "`preparation`, or name a patch on the input, such as square:2"
         )
     preparation = Preparation.from_json(recorded)
     size: ImageSize = votes.image_size
@@ -98,7 +98,8 @@ def _sizes(votes: Votes, patch: Original) -> npt.NDArray[np.int64]:
     if votes.originals is None:
         raise VotesError(
             f"{patch} is a patch on the original picture, but these votes do not record how large the "
-            "originals were: vote again with this version, or name a patch on the input, such as square:2"
+            "originals were: vote again with this version and a classifier that has a `preparation`, or name "
+            "a patch on the input, such as square:2"
         )
     if (votes.originals[_read(votes)] < 1).any():
         raise VotesError("these votes record originals without pixels, though they were read: vote again")
