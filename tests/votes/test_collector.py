@@ -121,6 +121,15 @@ def test_originals_of_another_preparation_are_not_followed(make):
         Judge(model, Defence(cc.Columns(2), "zero", defender="costcert"), patch, (5, 7))
 
 
+def test_a_picture_that_cannot_be_prepared_is_named():
+    def into_border(size, mean, std, channels):
+        return Preprocessing(size, mean, std, channels, crop_mode="border")
+
+    thin = np.zeros((1, 500), np.uint8)
+    with pytest.raises(cc.CostcertError, match=r"image 4: a picture of 1x500 pixels .* is too thin"):
+        cc.vote(model_of(preprocessing=into_border), ([*shown()[0], thin], [*shown()[1], 0]), "columns:2")
+
+
 def test_a_false_claim_is_refused():
     with pytest.raises(cc.CostcertError, match="image 00000 was prepared otherwise than by the"):
         cc.vote(model_of(Claiming), (np.stack(shown()[0]), shown()[1]), "columns:2")
