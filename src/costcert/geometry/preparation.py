@@ -68,8 +68,8 @@ class Preparation:
         if min(found) < 1:
             raise GeometryError(
                 f"a picture of {shown(original)} pixels (height x width) is too thin: resized into "
-                f"{shown(self.image_size)} with its aspect ratio ({self.crop_mode}) it becomes {shown(found)}, "
-                "so crop it, or prepare pictures with squash"
+                f"{shown(self.image_size)} with its aspect ratio ({self.crop_mode}) it becomes "
+                f"{shown(found)}, so crop it, or prepare pictures with squash"
             )
         return found
 
