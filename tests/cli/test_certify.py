@@ -74,3 +74,15 @@ def test_images_of_a_shard_are_certified_size_by_size(votes, tmp_path, monkeypat
     for defender in expected.defenders:
         kept = found.min_k(defender, "original:1")
         assert kept.tolist() == expected.min_k(defender, "original:1").tolist()
+
+
+@pytest.mark.parametrize("prepared", [{"resize": "bicubic"}, "bicubic", None])
+def test_advice_never_stops_a_run(votes, tmp_path, prepared):
+    """Nothing is said where the manifest does not say how pictures were prepared, or they are too large."""
+    model = {**votes.provenance["model"], "preprocessing": prepared}
+    cc.write_votes(votes.replace(provenance={**votes.provenance, "model": model}), tmp_path / "other")
+    cc.write_votes(votes, tmp_path / "votes")
+    for folder, patch in (("other", "2/6"), ("votes", "20000/70000")):
+        made = invoke(["certify", tmp_path / folder, "-p", patch])
+        assert made.exit_code == 0, made.output
+        assert "resizing" not in made.stdout

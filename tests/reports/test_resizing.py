@@ -7,8 +7,8 @@ import pytest
 import costcert as cc
 from command_line import invoke
 from costcert.geometry.preparation import Preparation
-from costcert.reports.resizing import undone_by_resizing
-from mixed_sizes import model_of, votes_of
+from costcert.reports.resizing import WITHOUT_VOTES, resizing_note, undone_by_resizing
+from mixed_sizes import model_of, pictures, votes_of
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +57,44 @@ def test_reports_name_the_original(votes, tmp_path, ending):
         assert "spreads these to up to" in plain
     if ending == "html":
         assert "2\u00a0×\u00a02\u00a0px of the original" in text
+
+
+@pytest.mark.parametrize(
+    ("patch", "interpolation", "said"),
+    [("3", "bicubic", True), ("original:1", "bicubic", False), ("3", "nearest", False)],
+)
+def test_without_votes_a_report_says_what_they_would_show(tmp_path, patch, interpolation, said):
+    cc.write_votes(votes_of(model_of(interpolation=interpolation)), tmp_path / "votes")
+    assert invoke(["certify", tmp_path / "votes", "-p", patch, "-o", tmp_path / "certs"]).exit_code == 0
+    assert invoke(["report", tmp_path / "certs", "-o", tmp_path / "report.md"]).exit_code == 0
+    assert (WITHOUT_VOTES in " ".join((tmp_path / "report.md").read_text().split())) == said
+    both = ["report", tmp_path / "certs", "--votes", tmp_path / "votes", "-o", tmp_path / "both.md"]
+    assert invoke(both).exit_code == 0
+    assert "pass --votes" not in (tmp_path / "both.md").read_text()
+
+
+def test_nothing_is_said_of_pictures_that_cannot_be_followed(votes):
+    made, size = votes.provenance, votes.image_size
+    assert "changes up to" in resizing_note(cc.parse_patch("original:1"), (5, 6), made, size)
+    assert resizing_note(cc.parse_patch("original:9"), (5, 6), made, size) is None
+    assert resizing_note(cc.Square(3), (70000, 70000), made, size) is None
+    assert resizing_note(cc.Square(3), (5, 6), made, (8, 8)) is None
+    for model in ("a model", {"preprocessing": {"resize": "bicubic"}}, {}):
+        assert resizing_note(cc.Square(3), (5, 6), {"model": model}, size) is None
+
+
+def test_pixels_of_originals_of_other_sizes_are_another_column(tmp_path):
+    model = model_of()
+    options = []
+    for side in (6, 12):
+        votes = cc.vote(model, (pictures([(side, side)] * 3), [0, 1, 2]), "columns:3")
+        cc.write_votes(votes, tmp_path / f"votes{side}")
+        certs = tmp_path / f"certs{side}"
+        command = ["certify", tmp_path / f"votes{side}", "-p", "original:1,original:1%", "-o", certs]
+        assert invoke(command).exit_code == 0
+        options += [certs, "--votes", tmp_path / f"votes{side}"]
+    written = invoke(["report", *options, "--mixed", "-o", tmp_path / "report.md"])
+    assert written.exit_code == 0, written.output
+    text = (tmp_path / "report.md").read_text()
+    assert text.count("original:1 of certs12 is a column of its own") == 1
+    assert "original:1% of" not in text.replace("original:1% of originals", "")

@@ -260,7 +260,7 @@ class _Work:
         return [patch for patch in self.patches if isinstance(patch, Original)]
 
     @cached_property
-    def sizes(self) -> Mapping[ImageSize, SameSize]:
+    def original_sizes(self) -> Mapping[ImageSize, SameSize]:
         """The sizes of all originals, if any patch is on them."""
         return self.source.sizes_of_originals() if self.on_originals else {}
 
@@ -275,7 +275,7 @@ class _Work:
         from costcert.votes.originals import refuse_unfit
 
         if self.on_originals:
-            refuse_unfit(self.on_originals, self._preparation, self.sizes)
+            refuse_unfit(self.on_originals, self._preparation, self.original_sizes)
 
     def _reach_of(self, patch: Original, size: ImageSize) -> _Reach:
         """What a patch on originals of this size reaches; found once, beside their certificates."""
@@ -360,22 +360,18 @@ class _Work:
         instead = ": --hard certifies their hard ballots" if self.classifier.soft is not None else ""
         for reason in self.left_out:
             yield f"Left out: {reason}{instead}."
-        yield from self._spread()
+        yield from self._notes_on_scaled_sizes()
 
-    def _spread(self) -> Iterator[str]:
+    def _notes_on_scaled_sizes(self) -> Iterator[str]:
         """What resizing does to sizes such as 2/32, which name the size of an original."""
-        from costcert.geometry.patches import Rectangle, Scaled, Square, parse_patch
-        from costcert.geometry.preparation import Preparation
-        from costcert.reports.resizing import undone_by_resizing
+        from costcert.geometry.patches import Scaled, parse_patch
+        from costcert.reports.resizing import resizing_note
 
-        recorded = (self.source.manifest["made"].get("model") or {}).get("preprocessing")
         for patch in map(parse_patch, parse_list(self.options.patches)):
-            if not isinstance(patch, Scaled) or not recorded:
-                continue
-            at_input, original = patch.at(self.image_size), (patch.original, patch.original)
-            assert isinstance(at_input, Square | Rectangle)
-            if found := undone_by_resizing(at_input, original, Preparation.from_json(recorded)):
-                yield f"{patch}: {found}."
+            if isinstance(patch, Scaled):
+                at_input, original = patch.at(self.image_size), (patch.original, patch.original)
+                if found := resizing_note(at_input, original, self.source.provenance, self.image_size):
+                    yield f"{patch}: {found}."
 
     def headings(self) -> dict[str, str]:
         """The line above each patch's rows: the patch as it was requested, and what it touches."""
@@ -401,7 +397,7 @@ class _Work:
 
     def _largest_reach(self, patch: Original, mutants: int) -> tuple[str, int]:
         """How much of the input a patch on originals changes, in words, and how many mutants it touches."""
-        sizes = list(self.sizes)
+        sizes = list(self.original_sizes)
         if not sizes:
             return "", mutants
         if any((patch, size) not in self._reach for size in sizes):
