@@ -16,7 +16,7 @@ from mixed_sizes import CLASSES, model_of, pictures, votes_of
 DEFENDERS = ("costcert", "cbn", "drs", "patchguard", "costcert-masks")
 
 
-def brightness(fit, interpolation):
+def brightness(fit, interpolation, part=1.0):
     """A model whose strips vote by how bright they are, so that most of them agree."""
     network = torch.nn.Sequential(
         torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(1, CLASSES)
@@ -25,7 +25,7 @@ def brightness(fit, interpolation):
         network[2].weight[:] = torch.tensor([[-9.0], [0.0], [9.0]])
         network[2].bias[:] = torch.tensor([0.0, 0.1, 0.0])
     preprocessing = Preprocessing(
-        (8, 24), (0.5,), (0.25,), channels=1, crop_mode=fit, interpolation=interpolation
+        (8, 24), (0.5,), (0.25,), channels=1, crop_pct=part, crop_mode=fit, interpolation=interpolation
     )
     return cc.load_model(network, preprocessing=preprocessing)
 
@@ -63,15 +63,25 @@ def test_a_picture_at_input_size_is_the_original(model):
         )
 
 
-@pytest.mark.parametrize("defender", ["costcert", "patchguard"])
 @pytest.mark.parametrize(
-    ("original", "fit", "interpolation"),
-    [((6, 18), "squash", "bicubic"), ((5, 12), "center", "nearest"), ((14, 40), "border", "lanczos")],
+    ("defender", "ablation"),
+    [("costcert", "columns:2"), ("patchguard", "columns:2"), ("patchcleanser", "masks:3/patch=7x8")],
 )
-def test_rewritten_originals_never_break_a_deployed_certificate(defender, original, fit, interpolation):
+@pytest.mark.parametrize(
+    ("original", "fit", "interpolation", "part"),
+    [
+        ((6, 18), "squash", "bicubic", 1.0),
+        ((5, 12), "center", "nearest", 1.0),
+        ((10, 28), "border", "lanczos", 1.0),
+        ((7, 18), "center", "bilinear", 0.8),
+    ],
+)
+def test_rewritten_originals_never_break_a_deployed_certificate(
+    defender, ablation, original, fit, interpolation, part
+):
     """Pixels of originals are rewritten at every place, and the deployed classifier predicts them."""
-    model = brightness(fit, interpolation)
-    deployed = cc.Deployed(model, "columns:2", defender=defender, patch="original:1")
+    model = brightness(fit, interpolation, part)
+    deployed = cc.Deployed(model, ablation, defender=defender, patch="original:1")
     rng = np.random.default_rng(4)
     # Brighter to the right, so that the attacker has a rival to lift.
     slope = np.linspace(60, 190, original[1])

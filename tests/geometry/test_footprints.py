@@ -107,6 +107,27 @@ def test_nothing_outside_of_a_footprint_changes(data):
         assert not (changed & ~reached).any()
 
 
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "CMYK", "1"])
+def test_nothing_outside_of_a_footprint_changes_in_other_modes(mode, interpolation):
+    """Palettes, transparent pixels and others: every value under the patch is rewritten."""
+    preprocessing = Preprocessing((9, 13), crop_pct=0.9, crop_mode="center", interpolation=interpolation)
+    reach = footprint(cc.Original(cc.Square(2)), (7, 8), preprocessing.geometry)
+    rng = np.random.default_rng(0)
+    seen = Image.fromarray(rng.integers(0, 256, (7, 8, 3), dtype=np.uint8))
+    picture = seen.quantize(16) if mode == "P" else seen.convert(mode)
+    before, changes = preprocessing.prepare(picture), False
+    for top, left in product(range(6), range(7)):
+        rewritten = picture.copy()
+        for y, x in product(range(top, top + 2), range(left, left + 2)):
+            channels = rng.integers(0, 16 if mode == "P" else 256, len(picture.getbands())).tolist()
+            rewritten.putpixel((x, y), tuple(channels) if len(channels) > 1 else channels[0])
+        changed = (preprocessing.prepare(rewritten) != before).any(axis=2)
+        assert not (changed & ~reach.pixels(top, left)).any()
+        changes |= changed.any()
+    assert changes
+
+
 @pytest.mark.parametrize(("interpolation", "fit", "part"), list(product(INTERPOLATIONS, FITS, [1.0, 0.875])))
 @pytest.mark.parametrize(
     ("original", "size"),

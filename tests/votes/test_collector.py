@@ -137,3 +137,18 @@ def test_a_false_claim_is_refused():
         cc.vote(model_of(), Cropped(*shown()), "columns:2")
     with pytest.raises(cc.CostcertError, match=r"but records \{\} as its preprocessing: return"):
         cc.vote(model_of(Forgetful), shown(), "columns:2")
+
+
+def test_pictures_are_read_as_they_are_stored(tmp_path):
+    """EXIF may ask for a turned picture (6: a quarter to the right), and nobody turns it."""
+    for name in "abc":
+        (tmp_path / "data" / name).mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = Image.fromarray(shown(1)[0][0])
+    picture.save(tmp_path / "data" / "a" / "turned.jpg", exif=exif)
+    for name in "abc":
+        picture.save(tmp_path / "data" / name / "upright.jpg")
+    votes = cc.vote(model_of(), f"folder:{tmp_path / 'data'}", "columns:2")
+    assert votes.originals.tolist() == [[5, 7]] * 4
+    assert votes.margins[0].tolist() == votes.margins[1].tolist()
