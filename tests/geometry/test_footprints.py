@@ -12,7 +12,7 @@ import costcert as cc
 import naive
 from costcert.errors import GeometryError
 from costcert.geometry.footprints import footprint
-from costcert.geometry.preparation import FITS, SUPPORTS, Preparation
+from costcert.geometry.preparation import FITS, LARGEST_ORIGINAL, SUPPORTS, Preparation
 from costcert.geometry.touch import touched
 from costcert.models.preprocessing import Preprocessing
 from strategies import ablation, examples, families
@@ -105,6 +105,27 @@ def test_nothing_outside_of_a_footprint_changes(data):
         rewritten[top : top + height, left : left + width] = written
         changed = (preprocessing.prepare(Image.fromarray(rewritten)) != before).any(axis=2)
         assert not (changed & ~reached).any()
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "CMYK", "1"])
+def test_nothing_outside_of_a_footprint_changes_in_other_modes(mode, interpolation):
+    """Palettes, transparent pixels and others: every value under the patch is rewritten."""
+    preprocessing = Preprocessing((9, 13), crop_pct=0.9, crop_mode="center", interpolation=interpolation)
+    reach = footprint(cc.Original(cc.Square(2)), (7, 8), preprocessing.geometry)
+    rng = np.random.default_rng(0)
+    seen = Image.fromarray(rng.integers(0, 256, (7, 8, 3), dtype=np.uint8))
+    picture = seen.quantize(16) if mode == "P" else seen.convert(mode)
+    before, changes = preprocessing.prepare(picture), False
+    for top, left in product(range(6), range(7)):
+        rewritten = picture.copy()
+        for y, x in product(range(top, top + 2), range(left, left + 2)):
+            channels = rng.integers(0, 16 if mode == "P" else 256, len(picture.getbands())).tolist()
+            rewritten.putpixel((x, y), tuple(channels) if len(channels) > 1 else channels[0])
+        changed = (preprocessing.prepare(rewritten) != before).any(axis=2)
+        assert not (changed & ~reach.pixels(top, left)).any()
+        changes |= changed.any()
+    assert changes
 
 
 @pytest.mark.parametrize(("interpolation", "fit", "part"), list(product(INTERPOLATIONS, FITS, [1.0, 0.875])))
@@ -268,3 +289,29 @@ def test_refusals():
         touched(cc.Columns(1), cc.Original(cc.Square(1)), (4, 4))
     with pytest.raises(GeometryError, match="too large to be followed"):
         Preparation((16384, 2)).reads((16384, 4), 0)
+
+
+def test_large_and_thin_pictures():
+    """One limit, for the sides of a picture before and after it is resized."""
+    two, one = cc.Original(cc.Square(2)), cc.Original(cc.Square(1))
+    wide = footprint(two, (2, LARGEST_ORIGINAL), Preparation((8, 8), interpolation="nearest"))
+    assert wide.columns.any(axis=1).sum() == 2 * 8
+    with pytest.raises(GeometryError, match=r"an original of 2x65537 pixels .* is too large to be followed"):
+        footprint(two, (2, LARGEST_ORIGINAL + 1), Preparation((8, 8)))
+    with pytest.raises(GeometryError, match=r"1x1500 pixels .* is resized to 56x84000 \(center\), .* 65,536"):
+        footprint(one, (1, 1500), Preparation((56, 56), crop_mode="center"))
+    thin = r"1x500 pixels .* is too thin: resized into 56x56 .* \(border\) it becomes 0x56, so crop it"
+    with pytest.raises(GeometryError, match=thin):
+        footprint(one, (1, 500), Preparation((56, 56), crop_mode="border"))
+    with pytest.raises(GeometryError, match="the original's height must be at least 1, got 0"):
+        footprint(one, (0, 5), Preparation((8, 8)))
+
+
+@pytest.mark.parametrize(("n", "m"), [(LARGEST_ORIGINAL, 999), (65535, 1000), (50000, 1024), (60000, 1111)])
+def test_nearest_pixels_of_large_pictures(n, m):
+    """Pillow adds up rounding errors along a line, which still decide nothing but ties."""
+    line = Image.fromarray(np.arange(n, dtype=np.int32)[None])
+    chosen = np.array(line.resize((m, 1), Image.Resampling.NEAREST))[0]
+    found = Preparation((1, m), interpolation="nearest").reads((1, n), 1)
+    assert found[np.arange(m), chosen].all()
+    assert found.sum(axis=1).max() <= 2

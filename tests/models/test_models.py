@@ -119,6 +119,10 @@ class TestPreprocessing:
         with pytest.raises(CostcertError, match=words):
             Preprocessing((8, 8), **options)
 
+    def test_refuses_pictures_of_which_nothing_is_left(self):
+        with pytest.raises(CostcertError, match=r"a picture of 1x500 pixels .* is too thin"):
+            Preprocessing((56, 56), crop_mode="border").prepare(Image.new("RGB", (500, 1)))
+
 
 class TestCheckpoints:
     @pytest.mark.parametrize(

@@ -468,6 +468,27 @@ def test_squares_of_the_same_share_are_the_same_threat(one, other, same):
     assert match_patches([first], [second]) == ({0: 0} if same else {})
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (("original:2", {(32, 32)}, "a"), ("original:2", {(32, 32)}, "b"), True),
+        (("original:2", {(32, 32)}, "a"), ("original:2", {(64, 64)}, "b"), False),
+        (("original:2", {(32, 32)}, "a"), ("original:2", {(32, 32), (64, 64)}, "b"), False),
+        (("original:2", {(32, 32)}, None), ("original:2", (), None), False),
+        (("original:2", {(32, 32)}, "a"), ("original:2", (), "a"), True),
+        (("original:1%", {(32, 32)}, "a"), ("original:1%", {(64, 64)}, "b"), True),
+        (("original:1%", {(32, 32)}, "a"), ("original:2%", {(32, 32)}, "a"), False),
+    ],
+)
+def test_pixels_of_originals_are_the_same_threat_on_pictures_of_the_same_sizes(one, other, same):
+    first, second = (
+        Threat.of(patch, (24, 24))._replace(originals=frozenset(sizes), data=data)
+        for patch, sizes, data in (one, other)
+    )
+    assert (first.distance(second) is not None) == same
+    assert first.distance(second) == second.distance(first)
+
+
 def test_the_nearest_square_is_taken_once():
     ours = [Threat(cc.Square(side), (224, 224)) for side in (14, 16, 15)]
     assert match_patches([Threat(cc.Square(2), (28, 28))], ours) == {0: 1}

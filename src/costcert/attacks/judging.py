@@ -89,13 +89,12 @@ class Judge:
 
 
 def _preparation(model: Classifier, patch: Original) -> Preparation:
-    recorded = model.metadata().get("preprocessing")
-    if not recorded:
+    if model.preparation is None:
         raise CostcertError(
             f"{patch} is a patch on the original picture, but {model!r} does not say how it prepares "
-            "pictures: name a patch on the input, such as square:2"
+            "pictures: define its `preparation`, or name a patch on the input, such as square:2"
         )
-    return Preparation.from_json(recorded)
+    return model.preparation.geometry
 
 
 class _Prepared(Classifier):

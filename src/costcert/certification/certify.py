@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -14,11 +14,26 @@ from costcert.certification.certificates import Certificates, Counts, Key
 from costcert.defenders import chosen
 from costcert.defenders.base import Defender
 from costcert.errors import CostcertError, SpellingError, VotesError
-from costcert.geometry.patches import Certified, OnePatch, Patch, Several, certified_patch, concrete
+from costcert.geometry.patches import (
+    Certified,
+    OnePatch,
+    Original,
+    Patch,
+    Several,
+    certified_patch,
+    concrete,
+)
 from costcert.geometry.sizes import ImageSize, positive_int, several
 from costcert.geometry.touch import Touched
 from costcert.votes.defence import Defence
-from costcert.votes.originals import of_one_size, on_input, touched_by
+from costcert.votes.originals import (
+    Images,
+    naming_group,
+    of_one_size,
+    on_input,
+    refuse_unfit_votes,
+    touched_by,
+)
 from costcert.votes.table import Votes, check_votes
 from costcert.votes.validation import as_mask
 
@@ -50,6 +65,33 @@ def certify(
         mask: the patch that masking defenders, such as PatchGuard, mask for, whichever patch they are
             certified against; by default each patch is certified for the classifier that masks for it.
     """
+    parts = list(
+        certified_in_parts(
+            votes, patches, defenders, ties=ties, uncertain=uncertain, epsilon=epsilon, tau=tau, mask=mask
+        )
+    )
+    return joined_parts(parts)
+
+
+def certified_in_parts(
+    votes: Votes,
+    patches: AnyPatch | Iterable[AnyPatch],
+    defenders: str | Iterable[str] = "all",
+    *,
+    at_once: int | None = None,
+    ties: str = "against",
+    uncertain: npt.ArrayLike | None = None,
+    epsilon: float | None = None,
+    tau: int = 0,
+    mask: AnyPatch | None = None,
+) -> Iterator[tuple[Images, Certificates]]:
+    """What `certify` returns, as numbers of images with their certificates.
+
+    Images whose originals have another size are another part, if any patch is on the original.
+
+    Args:
+        at_once: the most images of a part.
+    """
     check_votes(votes)
     wanted = certified_patches(patches, votes.image_size)
     certified = chosen(
@@ -60,38 +102,47 @@ def certify(
     masking = any(defender.masks for defender in certified)
     classifier = replace(votes.classifier, ties=ties, mask=fixed if masking else None)
     trusted = distrusting(votes, uncertain=uncertain, epsilon=epsilon, tau=tau)
-    groups = of_one_size(votes, [*wanted, classifier.mask])
-    parts = [
-        _certified(
-            votes if len(groups) == 1 else votes.take(images),
-            trusted if len(groups) == 1 else trusted.take(images),
-            wanted,
-            certified,
-            classifier,
-        )
-        for images in groups
-    ]
-    # Where the images of all groups, one group after the other, stand in the votes.
-    order = np.argsort(np.concatenate(groups), kind="stable")
-    results = {
-        key: (
-            np.concatenate([part[key][0] for part in parts])[order],
-            np.concatenate([part[key][1] for part in parts])[order],
-        )
-        for key in parts[0]
+    for defender in certified:
+        for patch in wanted:
+            if not isinstance(patch, Original):
+                defender.refuse(votes.ablation, patch, votes.image_size)
+    refuse_unfit_votes(votes, [*wanted, classifier.mask])
+    metadata = {
+        "epsilon": epsilon,
+        "tau": tau,
+        **({} if uncertain is None else {"uncertain": "mutants that the caller named"}),
     }
-    return Certificates(
-        results,
-        image_ids=votes.image_ids,
-        num_classes=votes.num_classes,
-        image_size=votes.image_size,
-        classifier=classifier,
-        metadata={
-            "epsilon": epsilon,
-            "tau": tau,
-            **({} if uncertain is None else {"uncertain": "mutants that the caller named"}),
-        },
-    )
+    for group in of_one_size(votes, [*wanted, classifier.mask]):
+        step = at_once or max(1, len(group))
+        for start in range(0, max(1, len(group)), step):
+            images = group[start : start + step]
+            everything = len(images) == len(votes)
+            part = votes if everything else votes.take(images)
+            try:
+                results = _certified(
+                    part, trusted if everything else trusted.take(images), wanted, certified, classifier
+                )
+            except CostcertError as error:
+                raise naming_group(error, votes, group) from None
+            yield (
+                images,
+                Certificates(
+                    results,
+                    image_ids=part.image_ids,
+                    num_classes=votes.num_classes,
+                    image_size=votes.image_size,
+                    classifier=classifier,
+                    metadata=metadata,
+                ),
+            )
+
+
+def joined_parts(parts: Sequence[tuple[Images, Certificates]]) -> Certificates:
+    """The certificates of all parts, in the order of the votes."""
+    found = Certificates.joined([part for _, part in parts])
+    if len(parts) == 1:
+        return found
+    return found.select(np.argsort(np.concatenate([images for images, _ in parts]), kind="stable"))
 
 
 def _certified(
@@ -105,7 +156,8 @@ def _certified(
     if votes.unread is None or not votes.unread.all():
         for defender in defenders:
             for patch in patches:
-                defender.refuse(votes.ablation, on_input(votes, patch), votes.image_size)
+                if isinstance(patch, Original):
+                    defender.refuse(votes.ablation, on_input(votes, patch), votes.image_size)
     sets = {patch: touched_by(votes, patch) for patch in patches}
     results: dict[Key, tuple[Counts, Counts]] = {}
     by_votes: Counts | None = None

@@ -235,8 +235,9 @@ class Deployed:
             until=until,
             try_out=not self._tried_out,
         )
-        # What patches on the original need to know.
-        prepared = {"model": {"preprocessing": self.model.metadata().get("preprocessing")}}
+        # Patches on the original are followed through this preparation.
+        claimed = self.model.preparation
+        prepared = {"model": {"preprocessing": None if claimed is None else claimed.to_json()}}
         (votes,) = collector.shards([range(len(images))], prepared, lambda done: None)
         self._tried_out = True
         return votes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from costcert.certification.accuracy import Tally
     from costcert.certification.certificates import Certificates
     from costcert.geometry.patches import Certified, Original
+    from costcert.geometry.preparation import Preparation
+    from costcert.geometry.sizes import ImageSize
     from costcert.store.certificates import CertificatesFolder
     from costcert.store.locations import Location
     from costcert.store.votes import VotesSource
     from costcert.votes.defence import Defence
+    from costcert.votes.originals import Images, SameSize
     from costcert.votes.table import Votes
 
-# Images between two updates of the progress bar.
+# The most images between two updates of the progress bar.
 _STEP = 512
-# The same where each size of the originals takes some time of its own.
-_STEP_BY_SIZE = 64
 
 EXAMPLES = (
     "costcert certify votes --patch 2%,rectangle:16x64 --out certs",
@@ -148,6 +149,7 @@ def run(options: CertifyOptions) -> None:
     ks = _ks(options.ks, work.num_classes)
     # The first image is certified before anything is written, so that bad options leave no trace.
     work.certify(source.shard(0).take(slice(0, 1)))
+    work.refuse_unfit()
     tally, kept = Tally(), 0
     if options.out is None:
         for certificates in work.shards(range(source.num_shards)):
@@ -230,14 +232,21 @@ class _Work:
                     defender.refuse(self.ablation, patch, self.image_size)
         self.defenders = [each.name for each in certified]
         self.left_out = left_out(names, ablation=self.ablation, soft=soft, partial=partial)
+        self._reach: dict[tuple[Original, ImageSize], _Reach] = {}
 
     def certify(self, votes: Votes) -> Certificates:
-        from costcert.certification.certify import certify
+        from costcert.certification.certify import joined_parts
 
-        return certify(
+        return joined_parts(list(self._parts(votes)))
+
+    def _parts(self, votes: Votes, at_once: int | None = None) -> Iterator[tuple[Images, Certificates]]:
+        from costcert.certification.certify import certified_in_parts
+
+        return certified_in_parts(
             votes.under(self.classifier),
             self.patches,
             self.defenders,
+            at_once=at_once,
             ties=self.classifier.ties,
             epsilon=self.epsilon,
             tau=self.tau,
@@ -245,15 +254,39 @@ class _Work:
         )
 
     @cached_property
-    def sizes(self) -> dict[tuple[int, int], Votes]:
-        """One image of each size of the originals."""
-        found: dict[tuple[int, int], Votes] = {}
-        for votes in map(self.source.shard, range(self.source.num_shards)):
-            originals = [] if votes.originals is None else votes.originals.tolist()
-            for image, (height, width) in enumerate(originals):
-                if (height, width) not in found and (votes.unread is None or not votes.unread[image]):
-                    found[height, width] = votes.take([image]).under(self.classifier)
-        return found
+    def on_originals(self) -> list[Original]:
+        from costcert.geometry.patches import Original
+
+        return [patch for patch in self.patches if isinstance(patch, Original)]
+
+    @cached_property
+    def original_sizes(self) -> Mapping[ImageSize, SameSize]:
+        """The sizes of all originals, if any patch is on them."""
+        return self.source.sizes_of_originals() if self.on_originals else {}
+
+    @cached_property
+    def _preparation(self) -> Preparation:
+        from costcert.votes.originals import preparation_of
+
+        return preparation_of(self.source, self.on_originals[0])
+
+    def refuse_unfit(self) -> None:
+        """Raise if a patch does not fit some of the originals, before all others are certified."""
+        from costcert.votes.originals import refuse_unfit
+
+        if self.on_originals:
+            refuse_unfit(self.on_originals, self._preparation, self.original_sizes)
+
+    def _reach_of(self, patch: Original, size: ImageSize) -> _Reach:
+        """What a patch on originals of this size reaches; found once, beside their certificates."""
+        from costcert.geometry.footprints import footprint
+        from costcert.geometry.touch import touched
+
+        if (patch, size) not in self._reach:
+            at_input = footprint(patch, size, self._preparation)
+            delta = touched(self.ablation, at_input, self.image_size).delta
+            self._reach[patch, size] = _Reach(delta, at_input.height, at_input.width)
+        return self._reach[patch, size]
 
     def _uncertainty(self) -> tuple[float | None, int]:
         """Epsilon and tau as requested, or as measured by the probe."""
@@ -276,20 +309,29 @@ class _Work:
 
     def shards(self, numbers: Sequence[int]) -> Iterator[Certificates]:
         """Certificates of these shards, in order, with a progress bar on the error stream."""
-        from costcert.certification.certificates import Certificates
-        from costcert.geometry.patches import Original
+        from costcert.certification.certify import joined_parts
 
-        step = _STEP_BY_SIZE if any(isinstance(patch, Original) for patch in self.patches) else _STEP
         with bar("certifying") as on_progress:
             done = self.source.num_images - sum(self.source.shard_length(number) for number in numbers)
             for number in numbers:
                 votes = self.source.shard(number)
                 parts = []
-                for start in range(0, len(votes), step):
+                on_progress(done, self.source.num_images)
+                for images, certificates in self._parts(votes, _STEP):
+                    parts.append((images, certificates))
+                    self._note_reach(votes, images)
+                    done += len(images)
                     on_progress(done, self.source.num_images)
-                    parts.append(self.certify(votes.take(slice(start, start + step))))
-                    done += len(parts[-1])
-                yield Certificates.joined(parts)
+                yield joined_parts(parts)
+
+    def _note_reach(self, votes: Votes, images: Images) -> None:
+        """Note what patches reach on the originals of these images, while their touched sets are cached."""
+        if not self.on_originals or votes.originals is None:
+            return
+        read = images if votes.unread is None else images[~votes.unread[images]]
+        for height, width in votes.originals[read[:1]].tolist():
+            for patch in self.on_originals:
+                self._reach_of(patch, (height, width))
 
     def manifest(self) -> dict[str, Any]:
         from costcert.store.certificates import certificates_manifest
@@ -318,38 +360,30 @@ class _Work:
         instead = ": --hard certifies their hard ballots" if self.classifier.soft is not None else ""
         for reason in self.left_out:
             yield f"Left out: {reason}{instead}."
-        yield from self._spread()
+        yield from self._notes_on_scaled_sizes()
 
-    def _spread(self) -> Iterator[str]:
+    def _notes_on_scaled_sizes(self) -> Iterator[str]:
         """What resizing does to sizes such as 2/32, which name the size of an original."""
-        from costcert.geometry.patches import Rectangle, Scaled, Square, parse_patch
-        from costcert.geometry.preparation import Preparation
-        from costcert.reports.resizing import undone_by_resizing
+        from costcert.geometry.patches import Scaled, parse_patch
+        from costcert.reports.resizing import resizing_note
 
-        recorded = (self.source.manifest["made"].get("model") or {}).get("preprocessing")
         for patch in map(parse_patch, parse_list(self.options.patches)):
-            if not isinstance(patch, Scaled) or not recorded:
-                continue
-            at_input, original = patch.at(self.image_size), (patch.original, patch.original)
-            assert isinstance(at_input, Square | Rectangle)
-            if found := undone_by_resizing(at_input, original, Preparation.from_json(recorded)):
-                yield f"{patch}: {found}."
+            if isinstance(patch, Scaled):
+                at_input, original = patch.at(self.image_size), (patch.original, patch.original)
+                if found := resizing_note(at_input, original, self.source.provenance, self.image_size):
+                    yield f"{patch}: {found}."
 
     def headings(self) -> dict[str, str]:
         """The line above each patch's rows: the patch as it was requested, and what it touches."""
         from costcert.geometry.ablations import Masks
         from costcert.geometry.patches import Original, as_requested
         from costcert.geometry.touch import touched
-        from costcert.votes.originals import touched_by
 
         mutants = self.ablation.count(self.image_size)
 
         def reach(patch: Certified) -> str:
             if isinstance(patch, Original):
-                changed = self._changed(patch)
-                delta = max(
-                    (touched_by(votes, patch).delta for votes in self.sizes.values()), default=mutants
-                )
+                changed, delta = self._largest_reach(patch, mutants)
             else:
                 changed, delta = "", touched(self.ablation, patch, self.image_size).delta
             if isinstance(self.ablation, Masks):
@@ -361,18 +395,30 @@ class _Work:
             for patch, title in as_requested(parse_list(self.options.patches), self.image_size).items()
         }
 
-    def _changed(self, patch: Original) -> str:
-        """The size of what a patch on the original can change at the input."""
-        from costcert.geometry.footprints import Footprint
-        from costcert.votes.originals import on_input
+    def _largest_reach(self, patch: Original, mutants: int) -> tuple[str, int]:
+        """How much of the input a patch on originals changes, in words, and how many mutants it touches."""
+        sizes = list(self.original_sizes)
+        if not sizes:
+            return "", mutants
+        if any((patch, size) not in self._reach for size in sizes):
+            # Certificates of an earlier run, or of other processes.
+            with bar(f"following {patch}", "sizes") as on_progress:
+                for done, size in enumerate(sizes):
+                    on_progress(done, len(sizes))
+                    self._reach_of(patch, size)
+        found = [self._reach_of(patch, size) for size in sizes]
+        sides = max(each.height for each in found), max(each.width for each in found)
+        of = shown(sizes[0]) if len(sizes) == 1 else f"{len(sizes):,} sizes"
+        changed = f"of originals of {of}, changes up to {shown(sides)} pixels of the input, "
+        return changed, max(each.delta for each in found)
 
-        reached = [on_input(votes, patch) for votes in self.sizes.values()]
-        footprints = [each for each in reached if isinstance(each, Footprint)]
-        if not footprints:
-            return ""
-        sides = [max(each.height for each in footprints), max(each.width for each in footprints)]
-        of = shown(footprints[0].original) if len(footprints) == 1 else f"{len(footprints):,} sizes"
-        return f"of originals of {of}, changes up to {sides[0]}x{sides[1]} pixels of the input, "
+
+class _Reach(NamedTuple):
+    """The most mutants, rows and columns of the input that a patch reaches on originals of one size."""
+
+    delta: int
+    height: int
+    width: int
 
 
 def _classifier(options: CertifyOptions, source: VotesSource) -> tuple[Defence, str | None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
-from costcert.errors import CostcertError
+from costcert.errors import CostcertError, GeometryError
 from costcert.geometry.sizes import ImageSize
 from costcert.votes.validation import MOST_CLASSES, as_labels
 
@@ -106,7 +106,11 @@ class Dataset(ABC):
     def prepared(self, index: int, model: Classifier) -> Prepared:
         """The image as the model's pixels, and its own size."""
         image = self.image(index)
-        return Prepared(model.prepare(image), (image.height, image.width))
+        try:
+            pixels = model.prepare(image)
+        except GeometryError as error:
+            raise GeometryError(f"image {self.ids[index]}: {error}") from None
+        return Prepared(pixels, (image.height, image.width))
 
     def fingerprint(self, index: int) -> str:
         """A hash that changes whenever the image does; it does not raise for an unreadable image.

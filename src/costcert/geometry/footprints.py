@@ -17,7 +17,7 @@ from costcert.geometry import bitsets
 from costcert.geometry.patches import Original, Piece, Rectangle, Square
 from costcert.geometry.preparation import Preparation
 from costcert.geometry.regions import Bools
-from costcert.geometry.sizes import ImageSize, as_image_size, shown
+from costcert.geometry.sizes import ImageSize, positive_int, shown
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class Footprint:
 
 def footprint(patch: Original, original: ImageSize, preparation: Preparation) -> Footprint:
     """What this patch can change at the input if the picture has this size."""
-    size = as_image_size(original)
+    height, width = original
+    size = (positive_int(height, "the original's height"), positive_int(width, "the original's width"))
+    preparation.refuse(size)
     try:
         return Footprint(patch.patch.at(size), size, preparation)
     except GeometryError:

@@ -22,10 +22,11 @@ from costcert.geometry.sizes import ImageSize, as_image_size, shown
 FITS = ("center", "squash", "border")
 # Half the width of each kernel, in pixels of the coarser of picture and resized picture. `nearest` has none.
 SUPPORTS = {"nearest": 0, "box": 0, "bilinear": 1, "hamming": 1, "bicubic": 2, "lanczos": 3}
-# The kernels that are zero at every whole distance but 0.
+# The kernels that are zero at every integer distance but 0.
 _ZERO_BETWEEN = ("bicubic", "lanczos")
 
-# Up to this side Pillow's rounding errors cannot move a nearest pixel, except in a tie.
+# Limit on the sides of a picture, before and after it is resized: up to it, Pillow's rounding errors cannot
+# move a nearest pixel, except in a tie.
 LARGEST_ORIGINAL = 1 << 16
 # Limit on the pairs of input pixel and picture pixel along one axis (256 MB).
 _MOST_PAIRS = 1 << 26
@@ -62,7 +63,17 @@ class Preparation:
             raise GeometryError(f"cannot read the preprocessing {recorded!r}") from None
 
     def scaled(self, original: ImageSize) -> ImageSize:
-        """The size of the resized picture."""
+        """The size of the resized picture; refused where no row or no column of it is left."""
+        found = self._scaled(original)
+        if min(found) < 1:
+            raise GeometryError(
+                f"a picture of {shown(original)} pixels (height x width) is too thin: resized into "
+                f"{shown(self.image_size)} with its aspect ratio ({self.crop_mode}) it becomes "
+                f"{shown(found)}, so crop it, or prepare pictures with squash"
+            )
+        return found
+
+    def _scaled(self, original: ImageSize) -> ImageSize:
         target = (floor(self.image_size[0] / self.crop_pct), floor(self.image_size[1] / self.crop_pct))
         if self.crop_mode == "squash":
             return target
@@ -79,6 +90,22 @@ class Preparation:
         scaled = self.scaled(original)
         return (round((scaled[0] - self.image_size[0]) / 2), round((scaled[1] - self.image_size[1]) / 2))
 
+    def refuse(self, original: ImageSize) -> None:
+        """Raise if pictures of this size cannot be followed to the input."""
+        scaled = self.scaled(original)
+        if max(original) <= LARGEST_ORIGINAL < max(scaled):
+            raise GeometryError(
+                f"an original of {shown(original)} pixels (height x width) is resized to {shown(scaled)} "
+                f"({self.crop_mode}), but sides of more than {LARGEST_ORIGINAL:,} pixels cannot be followed "
+                "to the input: crop it before it is voted on"
+            )
+        pairs = max(side * n for side, n in zip(self.image_size, original, strict=True))
+        if max(original) > LARGEST_ORIGINAL or pairs > _MOST_PAIRS:
+            raise GeometryError(
+                f"an original of {shown(original)} pixels (height x width) is too large to be followed to an "
+                f"input of {shown(self.image_size)}: resize it before it is voted on"
+            )
+
     def reads(self, original: ImageSize, axis: int) -> Bools:
         """[input pixels, picture pixels] of one axis: which pixels of the picture an input pixel depends on.
 
@@ -87,18 +114,13 @@ class Preparation:
 
             D = (2y+1)m - (2i+1)n        M = max(n, m)
 
-        and the weight is zero from the kernel's half width on, and for some kernels at whole distances. A
+        and the weight is zero from the kernel's half width on, and for some kernels at integer distances. A
         weight that is not zero may still be too small to change a pixel of 8 bits: then these are too many,
         never too few. Where a rounding error could decide between two pixels, as in a tie of `nearest`, both
         count.
         """
-        scaled = self.scaled(original)
-        n, m = original[axis], scaled[axis]
-        if max(n, m) > LARGEST_ORIGINAL or self.image_size[axis] * n > _MOST_PAIRS:
-            raise GeometryError(
-                f"an original of {shown(original)} pixels is too large to be followed to an input of "
-                f"{shown(self.image_size)}: resize it before it is voted on"
-            )
+        self.refuse(original)
+        n, m = original[axis], self.scaled(original)[axis]
         i = np.arange(self.image_size[axis], dtype=np.int64)[:, None] + self.corner(original)[axis]
         y = np.arange(n, dtype=np.int64)
         if self.interpolation == "nearest":

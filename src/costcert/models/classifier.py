@@ -25,6 +25,8 @@ from costcert.votes.defence import Soft as Soft
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from costcert.models.preprocessing import Preprocessing
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -85,6 +87,15 @@ class Classifier(ABC):
         Used to detect models whose logits depend on the rest of the batch (batch_dependence.py).
         """
         return self.logits(images, regions)
+
+    @property
+    def preparation(self) -> Preprocessing | None:
+        """The claim that `prepare` returns what this returns, for every picture; None if nothing is claimed.
+
+        Patches on the original picture are followed through it to the input, so a false claim makes false
+        certificates. Only classifiers that make it, and record it in `metadata`, are certified against them.
+        """
+        return None
 
     @abstractmethod
     def metadata(self) -> Mapping[str, Any]:

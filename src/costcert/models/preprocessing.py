@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from costcert.errors import CostcertError, nearest
-from costcert.geometry.preparation import FITS, Preparation
+from costcert.errors import CostcertError
+from costcert.geometry.preparation import Preparation
 from costcert.geometry.sizes import ImageSize, as_image_size
 from costcert.models.classifier import Pixels
 
@@ -58,13 +58,8 @@ class Preprocessing:
             object.__setattr__(self, name, per_channel(name, getattr(self, name), self.channels))
         if self.std is not None and min(self.std) <= 0:
             raise CostcertError(f"std must be above 0, got {list(self.std)}")
-        if not 0 < self.crop_pct <= 1:
-            raise CostcertError(f"crop_pct must be above 0 and at most 1, got {self.crop_pct}")
-        for value, known in ((self.crop_mode, FITS), (self.interpolation, tuple(_INTERPOLATIONS))):
-            if value not in known:
-                raise CostcertError(
-                    f"unknown {value!r}{nearest(value, known)}: use one of {', '.join(known)}"
-                )
+        # It checks crop_pct, crop_mode and interpolation.
+        _ = self.geometry
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Preprocessing:
@@ -101,9 +96,9 @@ class Preprocessing:
         return self._array(canvas)
 
     def weights(self, original: ImageSize, axis: int) -> npt.NDArray[np.float32]:
-        """[input pixels, picture pixels], what each input pixel takes of each pixel along one axis, about.
+        """[input pixels, picture pixels] of one axis: the weight of each picture pixel in each input pixel.
 
-        Pillow rounds its own weights, and the pixels after each axis.
+        Approximate, because Pillow rounds its weights for 8-bit pictures, and the pixels after each axis.
         """
         n, m = original[axis], self.geometry.scaled(original)[axis]
         lines = Image.fromarray(np.eye(n, dtype=np.float32))

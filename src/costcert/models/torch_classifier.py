@@ -103,6 +103,12 @@ class TorchClassifier(Classifier):
     def prepare(self, image: Image) -> Pixels:
         return self.preprocessing.prepare(image)
 
+    @property
+    def preparation(self) -> Preprocessing | None:
+        # A subclass that prepares pictures in a way of its own has to say itself what it claims.
+        inherited = type(self).prepare is TorchClassifier.prepare and "prepare" not in vars(self)
+        return self.preprocessing if inherited and type(self.preprocessing) is Preprocessing else None
+
     def metadata(self) -> Mapping[str, Any]:
         if self._digest is None:
             self._digest = digest(self.mutants.network)

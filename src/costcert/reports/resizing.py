@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from costcert.errors import GeometryError
 from costcert.geometry.footprints import covered_side, footprint
 from costcert.geometry.patches import Original, Rectangle, Square, parse_patch
@@ -13,6 +16,7 @@ ADVICE = (
     "Certificates against patches such as original:2 are about the picture before it is resized; a model "
     "trained with --interpolation nearest keeps what they change small."
 )
+WITHOUT_VOTES = "Sizes are in pixels of the model's input: pass --votes to see what resizing does to a patch."
 
 
 def undone_by_resizing(
@@ -43,30 +47,63 @@ def undone_by_resizing(
     )
 
 
-def resizing_notes(results: Results) -> list[str]:
-    """A sentence about each patch of a run, if the sizes of originals and their preparation are known."""
-    recorded = (results.provenance.get("model") or {}).get("preprocessing")
-    if not recorded or not results.originals:
-        return []
+def resizing_note(
+    patch: Any, original: ImageSize, provenance: Mapping[str, Any], image_size: ImageSize
+) -> str | None:
+    """What resizing makes of a patch on pictures of this size; None where nothing can be said.
+
+    Args:
+        patch: at the input, or on the original.
+        provenance: how the votes were made, which may not say how pictures were prepared.
+    """
     try:
-        preparation = Preparation.from_json(recorded)
+        preparation = _preparation(provenance)
+        if preparation is None or preparation.image_size != image_size:
+            return None
+        if isinstance(patch, Square | Rectangle):
+            return undone_by_resizing(patch, original, preparation)
+        if not isinstance(patch, Original):
+            return None
+        reach = footprint(patch, original, preparation)
     except GeometryError:
-        return []
-    if preparation.image_size != results.image_size:
-        return []
+        return None
+    return (
+        f"{patch} is a patch on the picture before it is resized; it changes up to {reach.height}x"
+        f"{reach.width} px of the input, of originals of {shown(original)}"
+    )
+
+
+def resizing_notes(results: Results) -> list[str]:
+    """A sentence about each patch of a run of which something can be said."""
+    patches = [parse_patch(patch) for patch in results.patches]
+    if not results.originals:
+        return _without_votes(results, patches)
     original = max(results.originals, key=lambda size: results.originals[size])
     some = "" if len(results.originals) == 1 else f", the most frequent of {len(results.originals):,} sizes"
-    notes, undone = [], False
-    for patch in map(parse_patch, results.patches):
-        if isinstance(patch, Original):
-            reach = footprint(patch, original, preparation)
-            notes.append(
-                f"{patch} is a patch on the picture before it is resized; it changes up to {reach.height}x"
-                f"{reach.width} px of the input, of originals of {shown(original)}{some}."
-            )
-        elif isinstance(patch, Square | Rectangle) and (
-            found := undone_by_resizing(patch, original, preparation)
-        ):
-            notes.append(f"{found}{some}.")
-            undone = True
+    found = [
+        (patch, resizing_note(patch, original, results.provenance, results.image_size)) for patch in patches
+    ]
+    notes = [f"{note}{some}." for _, note in found if note]
+    undone = any(note and not isinstance(patch, Original) for patch, note in found)
     return [*notes, ADVICE] if undone else notes
+
+
+def _without_votes(results: Results, patches: Sequence[Any]) -> list[str]:
+    """Where the votes, which record the sizes of originals, were not passed and may have something to say."""
+    if results.by_class is not None or not any(isinstance(patch, Square | Rectangle) for patch in patches):
+        return []
+    try:
+        preparation = _preparation(results.provenance)
+    except GeometryError:
+        return []
+    # Nearest pixels are only repeated, whatever the size, unless a part is cropped or the ratio is kept.
+    if preparation is None or preparation == Preparation(preparation.image_size, interpolation="nearest"):
+        return []
+    return [WITHOUT_VOTES]
+
+
+def _preparation(provenance: Mapping[str, Any]) -> Preparation | None:
+    """As the manifest of votes records it, if it does."""
+    model = provenance.get("model")
+    recorded = model.get("preprocessing") if isinstance(model, Mapping) else None
+    return Preparation.from_json(recorded) if recorded else None

@@ -78,11 +78,11 @@ class Shards:
         self._folder, self._num_shards = folder, num_shards
         self._manifest, self._digests, self._digest = sealed
 
-    def read(self, number: int) -> Any:
-        """One shard as a table."""
+    def read(self, number: int, columns: list[str] | None = None) -> Any:
+        """One shard as a table, or those of these columns that it has."""
         path = shard_path(self._folder, number)
         expected = None if self._digests is None else self._digests.get(path.name, "")
-        return read_table(path, digest=expected)
+        return read_table(path, columns, digest=expected)
 
     def seal(self, made: Collection[int]) -> None:
         """Write the digests of a complete folder; `made` are the shards that this run wrote."""

@@ -36,6 +36,7 @@ from costcert.store.parquet import npz_arrays, shard_ranges
 from costcert.store.tables import METADATA, array_column, read_rows
 from costcert.store.votes import ORIGINALS, default_shard_size, votes_manifest
 from costcert.votes.defence import UNITS, Defence
+from costcert.votes.originals import SameSize, sizes_of_originals
 from costcert.votes.table import Votes
 
 # Suffixes of files that votes are read from, and of those they can be written to with their description.
@@ -194,6 +195,13 @@ class VotesFile:
         """Ids of the images that could not be read."""
         votes = self._votes
         return [] if votes.unread is None else [str(name) for name in votes.image_ids[votes.unread]]
+
+    def sizes_of_originals(self) -> Mapping[ImageSize, SameSize]:
+        """The sizes of all originals that are recorded."""
+        votes = self._votes
+        if votes.originals is None:
+            return {}
+        return sizes_of_originals(votes.image_ids, votes.originals, votes.unread)
 
     def shard(self, number: int) -> Votes:
         images = self._ranges[number]

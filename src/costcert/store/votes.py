@@ -31,6 +31,7 @@ from costcert.store.parquet import (
     write_table,
 )
 from costcert.votes.defence import Defence
+from costcert.votes.originals import SameSize, sizes_of_originals
 from costcert.votes.table import Votes
 
 VERSION = 2
@@ -67,6 +68,8 @@ class VotesSource(Protocol):
     def digest(self) -> str: ...
 
     def unread(self) -> list[str]: ...
+
+    def sizes_of_originals(self) -> Mapping[ImageSize, SameSize]: ...
 
 
 def default_shard_size(num_mutants: int) -> int:
@@ -245,6 +248,24 @@ class VotesFolder:
             if votes.unread is not None
             for name in votes.image_ids[votes.unread]
         ]
+
+    def sizes_of_originals(self) -> Mapping[ImageSize, SameSize]:
+        """The sizes of all originals that are recorded, without reading ballots."""
+        found: dict[ImageSize, SameSize] = {}
+        for number in range(self.num_shards):
+            path = shard_path(self.folder, number)
+            if not path.exists():
+                self._refuse_missing()
+            table = self._shards.read(number, ["image_id", "unread", *ORIGINALS])
+            originals = _originals(table, path)
+            if originals is None:
+                continue
+            unread = plain_column(table, "unread", path) if "unread" in table.column_names else None
+            names = plain_column(table, "image_id", path)
+            for size, same in sizes_of_originals(names, originals, unread).items():
+                before = found.get(size, SameSize(0, same.first))
+                found[size] = before._replace(count=before.count + same.count)
+        return found
 
     def shard(self, number: int) -> Votes:
         path = shard_path(self.folder, number)

@@ -22,6 +22,7 @@ from costcert.geometry.ablations import Ablation
 from costcert.geometry.sizes import ImageSize
 from costcert.models.batch_dependence import refuse_batch_dependence
 from costcert.models.classifier import Ballots, Classifier, Pending, Pixels, ballots_of
+from costcert.models.preprocessing import Preprocessing
 from costcert.votes.adaptive import StoppingRule, TopK, TopRows, next_turns
 from costcert.votes.defence import Defence, Soft
 from costcert.votes.probe import probe
@@ -32,8 +33,8 @@ _MUTANTS_AT_ONCE = 1 << 12
 _LOGITS_AT_ONCE = 1 << 24
 # Images and regions of a probe.
 _PROBE_SIZE = (8, 16)
-# Images and regions on which batch dependence is tested before a run.
-_BATCH_TEST_SIZE = (3, 4)
+# Images and regions on which a model is tried out before a run.
+_TRY_OUT_SIZE = (3, 4)
 _LIBRARIES = ("costcert", "numpy", "pillow", "torch", "torchvision", "timm", "onnxruntime")
 
 
@@ -58,7 +59,8 @@ class VoteCollector:
         soft: also make soft ballots, this way.
         skip_corrupt: continue after an image that cannot be read.
         until: evaluate the mutants of an image only until this rule decides.
-        try_out: first test on some of the images whether the model depends on its batch.
+        try_out: first test on some of the images whether the model depends on its batch, and whether it
+            prepares them as it says.
     """
 
     def __init__(
@@ -121,7 +123,9 @@ class VoteCollector:
                     on_progress(done)
                 # An unread image counts as wrong whatever its ballots are: none is left to the attacker.
                 known[unread] = True
-                found = None if self.dataset.normalised else originals
+                # Without the claim, nobody may follow a patch on the original to the input.
+                claimed = self.model.preparation is not None and not self.dataset.normalised
+                found = originals if claimed else None
                 yield self._votes(images, ballots, provenance, unread=unread, known=known, originals=found)
 
     def _begun(self, parts: Sequence[range]) -> Generator[_Part, None, None]:
@@ -172,13 +176,35 @@ class VoteCollector:
         found = probe(self.model, np.stack(pixels), [self.regions[at] for at in regions], soft=self.soft)
         return asdict(found)
 
-    def _refuse_batch_dependence(self, pixels: Pixels) -> None:
-        """Test the model once per run, on real images: artificial ones may not show a dependence."""
+    def _try_out_model(self, pixels: Pixels, numbers: Sequence[int]) -> None:
+        """Test the model once per run, on real images: artificial ones may not show what is wrong."""
         if self._try_out:
-            images, regions = _BATCH_TEST_SIZE
+            images, regions = _TRY_OUT_SIZE
             chosen = np.unique(np.linspace(0, len(self.regions) - 1, regions).astype(int))
             refuse_batch_dependence(self.model, pixels[:images], [self.regions[at] for at in chosen])
+            self._refuse_other_preparation(pixels[:images], numbers[:images])
             self._try_out = False
+
+    def _refuse_other_preparation(self, pixels: Pixels, numbers: Sequence[int]) -> None:
+        """Raise if these images were not prepared as the model claims and as manifests record it."""
+        claimed = self.model.preparation
+        if claimed is None or self.dataset.normalised:
+            return
+        metadata = self.model.metadata()
+        name, noted = metadata.get("name", type(self.model).__name__), metadata.get("preprocessing")
+        if noted != claimed.to_json():
+            raise CostcertError(
+                f"{name} claims the preparation {claimed.to_json()}, but records {noted!r} as its "
+                'preprocessing: return preparation.to_json() as metadata()["preprocessing"]'
+            )
+        recorded = Preprocessing.from_json(noted)
+        for number, prepared in zip(numbers, pixels, strict=True):
+            if not np.array_equal(recorded.prepare(self.dataset.image(number)), prepared):
+                raise CostcertError(
+                    f"image {self.dataset.ids[number]} was prepared otherwise than by the `preparation` of "
+                    f"{name}, so certificates against patches on the original would be false: correct it, or "
+                    "leave it None"
+                )
 
     def _blank(self, images: range) -> Ballots:
         """Ballots of images that were not read: each for a wrong label, without units."""
@@ -224,7 +250,7 @@ class VoteCollector:
         if not rows:
             return _Part(images, rows, np.empty(0, dtype=np.uint8), [], [])
         read = np.stack([each.pixels for each in prepared if each is not None])
-        self._refuse_batch_dependence(read)
+        self._try_out_model(read, [images[row] for row in rows])
         pending = self._begin(read, range(len(self.regions))) if self.until is None else []
         originals = [each.original for each in prepared if each is not None]
         return _Part(images, rows, read, pending, originals)

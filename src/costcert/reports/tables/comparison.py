@@ -72,6 +72,16 @@ class Comparison:
         entries: list[Entry] = []
         for results, name in zip(runs, run_names(runs), strict=True):
             entries += _of_run(results, name, ks, threats, confidence)
+        notes += [
+            f"{threat.patch} of {threat.run} is a column of its own, because "
+            + (
+                "its originals have other sizes."
+                if all(each.originals for each in threats if each.patch == threat.patch)
+                else "it is not known whether all originals have the same sizes: pass --votes of all runs."
+            )
+            for threat in threats
+            if threat.run
+        ]
         notes += dict.fromkeys(note for results in runs for note in resizing_notes(results))
         if published is not None:
             printed = [Threat(each.patch, published.image_size) for each in published.patches]
@@ -106,12 +116,18 @@ def _of_run(
     results: Results, name: str, ks: list[int], threats: list[Threat], confidence: float
 ) -> list[Entry]:
     """The defenders of one run; appends the patches that match none of `threats` to them."""
-    own = [Threat.of(patch, results.image_size) for patch in results.patches]
+    pictures = results.provenance.get("data")
+    digest = pictures.get("digest") if isinstance(pictures, Mapping) else None
+    own = [
+        Threat.of(patch, results.image_size)._replace(originals=frozenset(results.originals), data=digest)
+        for patch in results.patches
+    ]
     columns = match_patches(own, threats)
     for number, threat in enumerate(own):
         if number not in columns:
+            again = threat.is_pixels_of_original and any(threat.patch == other.patch for other in threats)
             columns[number] = len(threats)
-            threats.append(threat)
+            threats.append(threat._replace(run=name) if again else threat)
     column_of = {patch: columns[number] for number, patch in enumerate(results.patches)}
     cells: dict[str, dict[tuple[str, int, int], Cell]] = {defender: {} for defender in results.defenders}
     for row in results.accuracy(ks, confidence=confidence).to_dict(orient="records"):

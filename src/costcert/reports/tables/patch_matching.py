@@ -13,14 +13,28 @@ MATCH_RULE = "squares of the same share of the image, to within half a pixel of 
 
 
 class Threat(NamedTuple):
-    """A patch together with the size of the attacked image."""
+    """A patch together with the size of the attacked image.
+
+    Args:
+        originals: the sizes of the pictures before they were resized; empty if they are unknown.
+        data: identifies the pictures; None if they are unknown.
+        run: named behind the patch where another column has the same one.
+    """
 
     patch: Certified
     image_size: ImageSize
+    originals: frozenset[ImageSize] = frozenset()
+    data: str | None = None
+    run: str = ""
 
     @classmethod
     def of(cls, patch: str, image_size: ImageSize) -> Threat:
         return cls(certified_patch(patch, image_size), image_size)
+
+    @property
+    def is_pixels_of_original(self) -> bool:
+        """Whether it is as large as the size of the original makes it."""
+        return isinstance(self.patch, Original) and not isinstance(self.patch.patch, AreaShare)
 
     @property
     def share(self) -> float | None:
@@ -47,7 +61,7 @@ class Threat(NamedTuple):
     def __str__(self) -> str:
         # A share of the original is in the spelling already.
         if self.share is None or isinstance(self.patch, Original):
-            return str(self.patch)
+            return f"{self.patch} of {self.run}" if self.run else str(self.patch)
         percent = 100 * self.share
         return f"{self.patch} ({percent:.1f} %)" if percent >= 0.05 else f"{self.patch} ({percent:.1g} %)"
 
@@ -56,7 +70,10 @@ class Threat(NamedTuple):
 
         None means that they are different attacks; patches of other shapes match only if they are equal.
         """
-        if self == other or (isinstance(self.patch, Original) and self.patch == other.patch):
+        if isinstance(self.patch, Original) and self.patch == other.patch:
+            same = (self.data is not None and self.data == other.data) or self.originals == other.originals
+            return 0.0 if same or not self.is_pixels_of_original else None
+        if (self.patch, self.image_size) == (other.patch, other.image_size):
             return 0.0
         if not (isinstance(self.patch, Square) and isinstance(other.patch, Square)):
             return None
