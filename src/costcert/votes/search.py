@@ -22,8 +22,11 @@ from costcert.votes.table import Votes, networks_of
 # Temperatures tried, relative to that of the ballots.
 TEMPERATURE_FACTORS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
 STRIDES = (1, 2, 3, 4)
-# Images on which two settings are compared.
+# Images on which two settings are compared, and fewer where patches have many positions,
+# as with pooled columns and rows.
 _SEARCH_IMAGES = 2000
+_SEARCH_POSITIONS = 1 << 18
+_FEWEST_IMAGES = 400
 
 Shares = npt.NDArray[np.float64]
 
@@ -147,7 +150,10 @@ class Search:
 
     def __init__(self, ballots: VoteEstimates, goal: Goal, most_passes: int | None) -> None:
         count = len(ballots.votes)
-        some = np.unique(np.linspace(0, count - 1, min(count, _SEARCH_IMAGES)).astype(int))
+        size, ablation = ballots.votes.image_size, ballots.votes.ablation
+        positions = sum(len(touched(ablation, patch, size)) for patch in goal.patches)
+        most = min(_SEARCH_IMAGES, max(_FEWEST_IMAGES, _SEARCH_POSITIONS // positions))
+        some = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
         self._ballots = ballots.take(some)
         self._goal = goal
         self._most_passes = most_passes
