@@ -12,8 +12,6 @@ from PIL import Image
 
 import costcert as cc
 from command_line import invoke
-from costcert.explorer.image import LabelledImage, certify_image
-from costcert.explorer.session import Session
 from costcert.geometry.footprints import footprint
 from costcert.geometry.preparation import FITS, SUPPORTS, Preparation
 from costcert.models.preprocessing import Preprocessing
@@ -333,17 +331,6 @@ def test_certify_says_what_resizing_makes_of_a_scaled_size(votes, tmp_path):
     cc.write_votes(votes, tmp_path / "votes")
     made = invoke(["certify", tmp_path / "votes", "-p", "2/6"])
     assert "resizing (bicubic) spreads these to up to" in " ".join(made.stdout.split())
-
-
-def test_the_explorer_refuses_patches_on_originals(votes):
-    session = Session(votes, certificates=cc.certify(votes, ["original:1", "3"]))
-    assert session.summary()["images"] == 6
-    assert session.summary()["sides"] == [3]
-    assert session.on_originals == ["original:1"]
-    with pytest.raises(cc.CostcertError, match="original:1 is a patch on the original picture"):
-        session.table("original:1")
-    with pytest.raises(cc.CostcertError, match="original:1 is a patch on the original picture"):
-        certify_image(LabelledImage(votes.take([0])), ["original:1"])
 
 
 def test_joined_votes_know_their_originals_only_if_all_parts_do(votes):

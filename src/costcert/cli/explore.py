@@ -71,9 +71,7 @@ class ExploreOptions:
     ] = None
     models: Annotated[
         list[str] | None,
-        Parameter(
-            name=("--model", "-m"), group=MODEL, help="The model that voted, to try it on new images."
-        ),
+        Parameter(name=("--model", "-m"), group=MODEL, help="The model that voted, to try it on new images."),
     ] = None
     checkpoint: Annotated[
         PathOrUrl | None, Parameter(group=MODEL, help="Weights of a timm: or strip: model.")
@@ -169,10 +167,10 @@ def _serve(options: ExploreOptions) -> None:
         where = address(socket, options.host) + (f"#token={token}" if token else "")
         console = make_console(soft_wrap=True)
         console.print(f"Explore {len(session.votes):,} images of {session.name}: {where}", markup=False)
-        if unseen := session.on_originals:
+        if others := session.not_on_the_page:
             console.print(
-                f"Not on the page: certificates against {', '.join(unseen)}, because its stickers are in "
-                "pixels of the model's input.",
+                f"Not on the page: certificates against {', '.join(others)}, because its stickers are "
+                "squares and rectangles in pixels.",
                 markup=False,
             )
         console.print("Stop with Ctrl-C.")

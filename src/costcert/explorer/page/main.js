@@ -257,8 +257,9 @@ function showPredictions(file) {
     choice.addEventListener("click", () => showErrors(() => chooseLabel(label)));
     return choice;
   });
+  const brackets = state.upload.ranked_by === "score" ? "scores, of 1 at most" : "votes";
   $("upload-answer").replaceChildren(
-    element("p", { textContent: `The model predicts “${state.name(state.label)}” for ${file} (in brackets: votes). What does your picture show?` }),
+    element("p", { textContent: `The model predicts “${state.name(state.label)}” for ${file} (in brackets: ${brackets}). What does your picture show?` }),
     element("p", { className: "choices" }, ...choices),
     element("p", { className: "quiet", textContent: "All labels are in the list “Label to keep”." })
   );
