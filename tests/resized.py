@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from costcert.geometry.preparation import Preparation
 from costcert.models.preprocessing import Preprocessing
 from tiny import Tiny
 
@@ -22,6 +23,11 @@ class Resized(Tiny):
             crop_mode=fit,
             interpolation=interpolation,
         )
+
+    @staticmethod
+    def preparation_of(votes):
+        """How pictures became the input, as these votes record it."""
+        return Preparation.from_json(votes.provenance["model"]["preprocessing"])
 
     def prepare(self, image):
         return self.preprocessing.prepare(image)

@@ -135,22 +135,23 @@ def worlds():
 
 
 EVERYWHERE = """async (inputs) => {
-    const m = await import("/page/arithmetic.js");
+    const m = await import("/page/arithmetic.js"), {onInput} = await import("/page/reach.js");
     return inputs.map(({votes, about, tau, geometry, height, width, budget, defenders}) => {
         const election = m.makeElection(votes, about, {tau});
-        const places = m.distinctPlaces(geometry, height, width);
-        const windows = m.maskWindows(geometry, height, width, places);
+        const reach = onInput(geometry, {height, width});
+        const places = m.distinctPlaces(geometry, reach);
+        const windows = m.maskWindows(geometry, reach, places);
         const worst = {}, sets = {};
         for (let top = 0; top + height <= geometry.height; top++) {
             for (let left = 0; left + width <= geometry.width; left++) {
-                const isTouched = m.touched(geometry, {top, left, height, width});
+                const isTouched = m.touched(geometry, reach, {top, left});
                 sets[`${top},${left}`] = [...isTouched.keys()].filter((i) => isTouched[i]);
                 const found = m.positions(election, isTouched, votes.truth, {budget, windows, defenders});
                 for (const name of defenders) worst[name] = Math.max(worst[name] || 0, found[name]);
             }
         }
-        const {patch, position} = m.worstPlace(election, geometry, height, width, votes.truth, places);
-        const isTouched = m.touched(geometry, patch);
+        const {place, position} = m.worstPlace(election, geometry, reach, votes.truth, places);
+        const isTouched = m.touched(geometry, reach, place);
         const result = m.attack(election, isTouched, votes.truth);
         const rewritten = m.rewrittenLabels(election, isTouched, result);
         return {worst, sets, position, scores: [...result.scores], given: [...result.given],

@@ -80,15 +80,16 @@ def stickers_on_originals(
     if min(longest) < 1:
         return None
     sides = sorted(patch.side for patch in stored if isinstance(patch, Square))
-    if not sides:
+    if not sides and len(sizes) <= MAX_SIZES:
         sides = sorted({min(*longest, max(1, round(share * min(sizes[0])))) for share in shares})
-    start = (sides[(len(sides) - 1) // 3],) * 2
-    if stored and Square(start[0]) not in stored:
-        start = _sides(stored[0])
+    squares = [Square(side) for side in sides]
+    first = squares[(len(squares) - 1) // 3] if squares else stored[0]
+    if stored and first not in stored:
+        first = stored[0]
     return {
         "longest": longest,
         "sides": sides,
-        "start": list(start),
+        "start": list(_sides(first)),
         "only": bool(stored) and len(mine) == len(certified),
     }
 

@@ -1,6 +1,6 @@
 // The attack as text and bars: how the budget is spent, and the ranking after it.
 
-import { isPromise, ordinal, sizeText, topK, votesText } from "./numbers.js";
+import { isPromise, ordinal, stickerText, topK, votesText } from "./numbers.js";
 
 const $ = (id) => document.getElementById(id);
 const MAX_BARS = 12;
@@ -137,7 +137,7 @@ export function drawVerdict(state, result, here, anywhere) {
   } else if (safe(minK)) {
     far.append(
       element("b", { className: "yes", textContent: `✓ Certified${whose}. ` }),
-      `${title} proves that no ${sizeText(state)} pixel sticker, anywhere, with any pixels, pushes ${name} out of the ${topK(k)} (min-k ${minK}).`
+      `${title} proves that no ${stickerText(state)}, anywhere, with any pixels, pushes ${name} out of the ${topK(k)} (min-k ${minK}).`
     );
   } else {
     far.append(
