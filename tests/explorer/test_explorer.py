@@ -684,6 +684,27 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
 
 
 @pytest.mark.slow
+def test_masking_defenders_mask_for_the_patch_of_the_run(visit, votes):
+    """The classifier stays the one that masks for 4 x 4 pixels, whatever the sticker."""
+    hard = votes.hard()
+    certs = cc.certify(hard, [2, 4], ["patchguard", "costcert-masks"], mask=4)
+    with served(Session(hard, certificates=certs)) as where:
+        page = visit(where)
+        for side in (2, 4):
+            slide(page, "size", side)
+            until(page, f"costcert.state.table && costcert.state.table.patch === 'square:{side}'")
+            settled(page)
+            row = votes.image_ids.tolist().index(state(page, "image"))
+            worst = dict.fromkeys(certs.defenders, 0)
+            for left in range(33 - side):
+                page.evaluate(f"Object.assign(costcert.state, {{left: {left}}}), costcert.draw()")
+                for name, found in shown_defenders(page).items():
+                    worst[name] = max(worst[name], found[1])
+            # An attacker with less than a whole window counts as having it.
+            assert worst == {name: certs.min_k(name, side)[row] for name in certs.defenders}
+
+
+@pytest.mark.slow
 def test_it_prompts_for_the_token(visit, session):
     with served(session, access=Access(token="open sesame!")) as where:
         page = visit(f"{where}#token=open%20sesame!")

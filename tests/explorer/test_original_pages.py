@@ -196,6 +196,15 @@ def held(votes, image, patch, place):
     return sum(bool((region.pixels(votes.image_size) & pixels).any()) for region in regions)
 
 
+def loaded(page, patch):
+    until(page, f"costcert.state.table && costcert.state.table.patch === '{patch}' && costcert.state.reach")
+    settled(page)
+
+
+def shows(page, image):
+    until(page, f"costcert.state.image === '{image}' && costcert.state.anywhere && costcert.state.reach")
+
+
 def place_of(page):
     return state(page, "top"), state(page, "left")
 
@@ -205,14 +214,13 @@ def test_a_run_certified_on_originals_is_shown(visit, address, votes):
     assert state(page, "on") == page.input_value("#on") == "original"
     assert state(page, "about.original.sides") == [1, 2]
     slide(page, "size", 2)
-    until(page, "costcert.state.table && costcert.state.table.patch === 'original:2' && costcert.state.reach")
-    settled(page)
+    loaded(page, "original:2")
     certs = cc.certify(votes, "original:2")
     assert state(page, "table.defenders.costcert.min_k") == certs.min_k("costcert", "original:2").tolist()
     for number in (0, 8):
         page.locator("#cards button").nth(number).click()
         image = votes.image_ids[number]
-        until(page, f"costcert.state.image === '{image}' && costcert.state.anywhere && costcert.state.reach")
+        shows(page, image)
         height, width = votes.originals[number]
         assert f"2 × 2 px on the {height} × {width} picture; at the model’s input it changes" in text_of(
             page, "#size-shown"
@@ -237,7 +245,7 @@ def test_a_run_certified_on_originals_is_shown(visit, address, votes):
 def test_the_sticker_is_moved_in_pixels_of_the_original(visit, address, votes):
     page = visit(address)
     page.locator("#cards button").nth(8).click()
-    until(page, "costcert.state.image === '8' && costcert.state.anywhere && costcert.state.reach")
+    shows(page, 8)
     sticker = page.locator("#sticker")
     sticker.focus()
     top, left = place_of(page)
@@ -307,8 +315,7 @@ def test_other_sizes_labels_and_the_input(visit, address, votes):
         name: certs.min_k(name, side)[row] for name in certs.defenders
     }
     page.select_option("#on", "original")
-    until(page, "costcert.state.table && costcert.state.table.patch === 'original:1' && costcert.state.reach")
-    settled(page)
+    loaded(page, "original:1")
     assert int(page.get_attribute("#size", "max")) == 5
 
 
@@ -325,8 +332,7 @@ def test_an_uploaded_picture_has_its_own_size(visit, address, model):
     page.evaluate("costcert.draw()")
     assert shown(page)["costcert"][2] == certs.min_k("costcert", f"original:{side}")[0]
     slide(page, "size", 3)
-    until(page, "costcert.state.table && costcert.state.table.patch === 'original:3'")
-    settled(page)
+    loaded(page, "original:3")
     # A picture that is smaller than the sticker is refused, and the last one stays.
     small = picture(size=(2, 2))[1]
     page.set_input_files("#upload", files=[{"name": "b.png", "mimeType": "image/png", "buffer": small}])

@@ -30,7 +30,7 @@ from costcert.explorer.limits import (
 from costcert.explorer.originals import footprint_json, stickers_on_originals
 from costcert.explorer.pictures import Pictures
 from costcert.geometry.ablations import Ablation, Masks
-from costcert.geometry.patches import AreaShare, Original, Patch, Several, Shape, Square
+from costcert.geometry.patches import AreaShare, Original, Patch, Rectangle, Several, Shape, Square
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
 from costcert.reports.glossary import WORDS
@@ -199,6 +199,7 @@ class Session:
             "num_mutants": votes.num_mutants,
             "ablation": str(votes.ablation),
             "parts": _segments(votes.ablation, votes.image_size),
+            "mask": _mask(self.mask, votes.image_size),
             "masks": _masks(votes.ablation, votes.image_size),
             "ties": self.terms.ties,
             "views": {
@@ -352,6 +353,15 @@ def _segments(ablation: Ablation, image_size: ImageSize) -> list[dict[str, list[
         {"rows": [list(each) for each in part.rows], "columns": [list(each) for each in part.columns]}
         for part in ablation.parts(image_size)
     ]
+
+
+def _mask(patch: Patch | None, image_size: ImageSize) -> dict[str, Any] | None:
+    """The patch that masking defenders mask for, and the size of a square or rectangle on the input."""
+    if patch is None:
+        return None
+    at_input = patch.at(image_size)
+    size = [at_input.height, at_input.width] if isinstance(at_input, Square | Rectangle) else None
+    return {"patch": str(at_input), "size": size}
 
 
 def _masks(ablation: Ablation, image_size: ImageSize) -> dict[str, Any] | None:

@@ -96,12 +96,21 @@ function setReach(reach) {
   showSize();
 }
 
+// What the patch that masking defenders mask for can change, which is the sticker unless the run masks for one patch; null for patches
+// whose reach is not known here.
+function maskedReach() {
+  const { mask } = state.about;
+  if (mask === null || mask.patch === patchName()) return state.reach;
+  return mask.size ? onInput(state.geometry, { height: mask.size[0], width: mask.size[1] }) : null;
+}
+
 // The distinct places of the sticker, and PatchGuard's windows, computed once per size.
 function preparePlaces() {
   state.places = distinctPlaces(state.geometry, state.reach);
   const affordable = state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK;
   const needed = state.about.views[state.view].defenders.some((name) => ["patchguard", "costcert-masks"].includes(name));
-  state.windows = affordable && needed ? maskWindows(state.geometry, state.reach, state.places) : null;
+  const masked = maskedReach();
+  state.windows = affordable && needed && masked ? maskWindows(state.geometry, masked, distinctPlaces(state.geometry, masked)) : null;
 }
 
 // Draw what depends on the place of the sticker. Returns milliseconds, which a test measures.

@@ -112,7 +112,7 @@ export function drawVerdict(state, result, here, anywhere) {
   line.replaceChildren();
   if (place === null || place === undefined) {
     line.append(`${held} here. `);
-    line.append(`${title} is computed only for all places together: they are too many to try while dragging.`);
+    line.append(`${title} is computed only for all places together, not while dragging.`);
   } else {
     line.append(element("span", { className: safe(place) ? "yes" : "no", textContent: safe(place) ? "✓ Safe here. " : "✗ Not safe here. " }));
     const end = !isPromise(place, classes)
