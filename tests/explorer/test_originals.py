@@ -207,7 +207,7 @@ def test_refusals(client, votes, monkeypatch):
     with pytest.raises(cc.CostcertError, match="too large for the service to follow a patch on it"):
         Session(votes).certificates_of("original:2")
     monkeypatch.undo()
-    monkeypatch.setattr(limits, "MAX_TOUCH_COST", 50)
+    monkeypatch.setattr(limits, "MAX_TOUCH_COST", 500)
     with pytest.raises(cc.CostcertError, match="too many for the service"):
         Session(votes).certificates_of("original:2")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -27,8 +28,10 @@ MAX_IMAGE_SIDE = 1024
 MAX_MASKING_COST = 1 << 26
 # Places times classes in the search for the strongest attack, which takes about half a minute.
 MAX_ATTACK_COST = 1 << 27
-# Sizes of the originals in one table: each takes about 25 ms per patch on them.
-MAX_SIZES = 256
+# Sizes of the originals in one table: each takes up to a tenth of a second per patch on them.
+MAX_SIZES = 64
+# Sizes of which the largest budget is counted: `touched` still holds the sets of as many after certifying.
+MAX_COUNTED_SIZES = 32
 # Pairs of a pixel of the input and one of the original along one axis, which become a table of 32 MB.
 MAX_PAIRS = 1 << 22
 # Touched sets with more changes between places than this are not cached: blocks take megabytes per patch.
@@ -82,7 +85,7 @@ def checked_sticker(patch: str, votes: Votes) -> Sticker:
     sticker = known_sticker(patch, votes.image_size)
     mutants = votes.num_mutants
     if isinstance(sticker, Original):
-        positions = sum(_positions(footprint) for footprint in footprints_of(votes, sticker))
+        positions = sum(prod(_distinct(footprint)) for footprint in footprints_of(votes, sticker))
     else:
         tops, lefts = places(sticker, votes.image_size)
         positions = len(tops) * len(lefts)
@@ -125,9 +128,14 @@ def _followed(footprint: Footprint) -> Footprint:
     return footprint
 
 
-def _positions(footprint: Footprint) -> int:
-    (tops, _), (lefts, _) = footprint.largest()
-    return len(tops) * len(lefts)
+def _distinct(footprint: Footprint) -> tuple[int, int]:
+    """About how many tops and lefts reach maximal sets: of those without gaps one starts in each row."""
+    places_on = zip(footprint.original, (footprint.patch.height, footprint.patch.width), strict=True)
+    tops, lefts = (
+        min(side - extent + 1, at_input)
+        for (side, extent), at_input in zip(places_on, footprint.preparation.image_size, strict=True)
+    )
+    return tops, lefts
 
 
 def clear_large_cache(sets: Touched) -> None:
@@ -137,10 +145,9 @@ def clear_large_cache(sets: Touched) -> None:
 
 
 def masking_cost(votes: Votes, patch: Sticker) -> int:
-    """An upper bound on places times mutants, without computing a T_p."""
+    """About places times mutants, and not less for patches on the input, without computing a T_p."""
     if isinstance(patch, Original):
-        tables = [footprint.largest() for footprint in footprints_of(votes, patch)]
-        counts = [(len(tops), len(lefts)) for (tops, _), (lefts, _) in tables]
+        counts = [_distinct(footprint) for footprint in footprints_of(votes, patch)]
     else:
         tops, lefts = places(patch, votes.image_size)
         counts = [(len(tops), len(lefts))]

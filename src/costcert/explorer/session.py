@@ -18,6 +18,7 @@ from costcert.defenders import chosen, find
 from costcert.errors import CostcertError
 from costcert.explorer.image import LabelledImage, Terms, ballots_json, with_label
 from costcert.explorer.limits import (
+    MAX_COUNTED_SIZES,
     MAX_MASKING_COST,
     Sticker,
     TooManySizesError,
@@ -330,6 +331,8 @@ def _budget(votes: Votes, sticker: Sticker) -> int | None:
     except TooManySizesError:
         return None
     on_input = footprints_of(votes, sticker) if isinstance(sticker, Original) else [sticker]
+    if len(on_input) > MAX_COUNTED_SIZES:
+        return None
     found = [touched(votes.ablation, each, votes.image_size) for each in on_input]
     for sets in found:
         clear_large_cache(sets)
