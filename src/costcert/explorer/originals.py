@@ -83,7 +83,7 @@ def stickers_on_originals(
     if not sides and len(sizes) <= MAX_SIZES:
         sides = sorted({min(*longest, max(1, round(share * min(sizes[0])))) for share in shares})
     squares = [Square(side) for side in sides]
-    first = squares[(len(squares) - 1) // 3] if squares else stored[0]
+    first: Square | Rectangle = squares[(len(squares) - 1) // 3] if squares else stored[0]
     if stored and first not in stored:
         first = stored[0]
     return {
