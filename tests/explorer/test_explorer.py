@@ -135,22 +135,23 @@ def worlds():
 
 
 EVERYWHERE = """async (inputs) => {
-    const m = await import("/page/arithmetic.js");
+    const m = await import("/page/arithmetic.js"), {onInput} = await import("/page/reach.js");
     return inputs.map(({votes, about, tau, geometry, height, width, budget, defenders}) => {
         const election = m.makeElection(votes, about, {tau});
-        const places = m.distinctPlaces(geometry, height, width);
-        const windows = m.maskWindows(geometry, height, width, places);
+        const reach = onInput(geometry, {height, width});
+        const places = m.distinctPlaces(geometry, reach);
+        const windows = m.maskWindows(geometry, reach, places);
         const worst = {}, sets = {};
         for (let top = 0; top + height <= geometry.height; top++) {
             for (let left = 0; left + width <= geometry.width; left++) {
-                const isTouched = m.touched(geometry, {top, left, height, width});
+                const isTouched = m.touched(geometry, reach, {top, left});
                 sets[`${top},${left}`] = [...isTouched.keys()].filter((i) => isTouched[i]);
                 const found = m.positions(election, isTouched, votes.truth, {budget, windows, defenders});
                 for (const name of defenders) worst[name] = Math.max(worst[name] || 0, found[name]);
             }
         }
-        const {patch, position} = m.worstPlace(election, geometry, height, width, votes.truth, places);
-        const isTouched = m.touched(geometry, patch);
+        const {place, position} = m.worstPlace(election, geometry, reach, votes.truth, places);
+        const isTouched = m.touched(geometry, reach, place);
         const result = m.attack(election, isTouched, votes.truth);
         const rewritten = m.rewrittenLabels(election, isTouched, result);
         return {worst, sets, position, scores: [...result.scores], given: [...result.given],
@@ -680,6 +681,30 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
                 name: certs.min_k(name, side)[row] for name in ("costcert", "drs")
             }
             assert shown["costcert"][1] == shown["costcert"][2]
+
+
+@pytest.mark.slow
+def test_masking_defenders_mask_for_the_patch_of_the_run(visit, votes):
+    """The classifier stays the one that masks for 4 x 4 pixels, whatever the sticker."""
+    hard = votes.hard()
+    certs = cc.certify(hard, [2, 4], ["patchguard", "costcert-masks"], mask=4)
+    own = cc.certify(hard, 2, "patchguard").min_k("patchguard", 2)
+    (row, *_) = np.flatnonzero(certs.min_k("patchguard", 2) > own)
+    with served(Session(hard, certificates=certs)) as where:
+        page = visit(where)
+        page.locator("#cards button").nth(row).click()
+        until(page, f"costcert.state.image === {votes.image_ids[row].tolist()!r}")
+        for side in (2, 4):
+            slide(page, "size", side)
+            until(page, f"costcert.state.table && costcert.state.table.patch === 'square:{side}'")
+            settled(page)
+            worst = dict.fromkeys(certs.defenders, 0)
+            for left in range(33 - side):
+                page.evaluate(f"Object.assign(costcert.state, {{left: {left}}}), costcert.draw()")
+                for name, found in shown_defenders(page).items():
+                    worst[name] = max(worst[name], found[1])
+            # An attacker with less than a whole window counts as having it.
+            assert worst == {name: certs.min_k(name, side)[row] for name in certs.defenders}
 
 
 @pytest.mark.slow

@@ -38,23 +38,24 @@ def mask_votes(images=12, per_axis=3, patch=6, image_size=(28, 28), soft=False, 
 
 
 EVERYWHERE = """async (inputs) => {
-    const m = await import("/page/arithmetic.js");
+    const m = await import("/page/arithmetic.js"), {onInput} = await import("/page/reach.js");
     return inputs.map(({votes, about, tau, geometry, height, width}) => {
         const election = m.makeElection(votes, about, {tau});
-        const places = m.distinctPlaces(geometry, height, width);
+        const reach = onInput(geometry, {height, width});
+        const places = m.distinctPlaces(geometry, reach);
         const sets = {};
         let worst = 0;
         for (let top = 0; top + height <= geometry.height; top++) {
             for (let left = 0; left + width <= geometry.width; left++) {
-                const isTouched = m.touched(geometry, {top, left, height, width});
+                const isTouched = m.touched(geometry, reach, {top, left});
                 sets[`${top},${left}`] = [...isTouched.keys()].filter((i) => isTouched[i]);
                 const found = m.positions(election, isTouched, votes.truth,
                     {budget: 0, windows: null, defenders: ["patchcleanser"], masks: geometry.masks});
                 worst = Math.max(worst, found.patchcleanser);
             }
         }
-        const {patch, position} = m.worstPlace(election, geometry, height, width, votes.truth, places, true);
-        return {worst, position, patch, sets};
+        const {position} = m.worstPlace(election, geometry, reach, votes.truth, places, true);
+        return {worst, position, sets};
     });
 }"""
 

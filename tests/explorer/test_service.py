@@ -309,7 +309,7 @@ def test_other_hosts_always_have_a_token(monkeypatch):
 class _Stub:
     """In place of a session and of a server."""
 
-    name, votes, on_originals = "nothing", (), ()
+    name, votes, not_on_the_page = "nothing", (), ()
 
     def run(self, sockets):
         for each in sockets:

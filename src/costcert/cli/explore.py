@@ -167,10 +167,10 @@ def _serve(options: ExploreOptions) -> None:
         where = address(socket, options.host) + (f"#token={token}" if token else "")
         console = make_console(soft_wrap=True)
         console.print(f"Explore {len(session.votes):,} images of {session.name}: {where}", markup=False)
-        if unseen := session.on_originals:
+        if others := session.not_on_the_page:
             console.print(
-                f"Not on the page: certificates against {', '.join(unseen)}, because its stickers are in "
-                "pixels of the model's input.",
+                f"Not on the page: certificates against {', '.join(others)}, because its stickers are "
+                "squares and rectangles in pixels.",
                 markup=False,
             )
         console.print("Stop with Ctrl-C.")

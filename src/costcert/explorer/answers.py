@@ -37,6 +37,11 @@ def _request_votes(session: Session, request: CertifyRequest) -> Votes:
         "ablation": default.ablation if request.ablation is None else parse_ablation(request.ablation),
         "image_size": default.image_size if request.image_size is None else tuple(request.image_size),
     }
+    if request.original is not None:
+        options["originals"] = [request.original]
+    # What patches on the original need to know: pictures are prepared as in this run.
+    model = default.provenance.get("model") or {}
+    options["provenance"] = {"model": {"preprocessing": model.get("preprocessing")}}
     truth = np.array([request.label])
     if request.labels is None or request.units is None:
         return Votes(np.array([request.ballots]), truth, **options)
@@ -64,6 +69,7 @@ def predict_picture(
             }
             for label in order[:k]
         ],
+        "ranked_by": "score" if deployed.defender.reads_masks else "votes",
         "votes": {
             kind: {"image": "", **ballots_json(with_label(each, int(order[0])), session.views[kind].terms)}
             for kind, each in by_kind.items()

@@ -14,13 +14,13 @@ from costcert.errors import GeometryError
 from costcert.explorer.limits import (
     MAX_ATTACK_COST,
     MAX_MASKING_COST,
-    checked_patch,
+    checked_sticker,
     clear_large_cache,
     masking_cost,
 )
 from costcert.geometry.patches import Patch
-from costcert.geometry.touch import touched
 from costcert.reports.standing import worst_standing
+from costcert.votes.originals import touched_by
 from costcert.votes.table import Votes
 
 
@@ -55,7 +55,7 @@ def certify_image(
 ) -> list[dict[str, Any]]:
     """Rank and min-k per patch and defender; with `attack` also the strongest place of each patch."""
     votes, terms = image.votes, image.terms
-    stickers = [checked_patch(patch, votes.ablation, votes.image_size) for patch in patches]
+    stickers = [checked_sticker(patch, votes) for patch in patches]
     requested = chosen(
         defenders or "all", ablation=votes.ablation, soft=votes.is_soft, partial=votes.known is not None
     )
@@ -73,7 +73,7 @@ def certify_image(
         certificates = certify(
             votes, sticker, names, ties=terms.ties, epsilon=terms.epsilon, tau=terms.tau, mask=image.mask
         )
-        sets = touched(votes.ablation, sticker, votes.image_size)
+        sets = touched_by(votes, sticker)
         row: dict[str, Any] = {
             "patch": str(sticker),
             "budget": sets.delta,
@@ -107,9 +107,11 @@ def ballots_json(votes: Votes, terms: Terms) -> dict[str, Any]:
     soft = votes.labels is not None and votes.units is not None
     trusted = distrusting(votes, epsilon=terms.epsilon, tau=terms.tau if soft else 0)
     ballots = votes.ballots if votes.known is None else np.where(votes.known, votes.ballots, -1)
+    unread = bool(votes.unread is not None and votes.unread[0])
     return {
         "truth": int(votes.truth[0]),
-        "unread": bool(votes.unread is not None and votes.unread[0]),
+        "unread": unread,
+        "original": None if unread or votes.originals is None else votes.originals[0].tolist(),
         "cap": votes.cap,
         "ballots": ballots[0].tolist(),
         "labels": votes.labels[0].tolist() if soft and votes.labels is not None else None,

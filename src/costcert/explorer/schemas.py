@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from costcert.explorer.limits import MAX_IMAGE_SIDE, MAX_MUTANTS
+from costcert.geometry.preparation import LARGEST_ORIGINAL
 
 Label = Annotated[int, Field(ge=0, lt=1 << 24)]
-PatchText = Annotated[str, Field(min_length=1, max_length=40, examples=["square:4", "rectangle:2x8"])]
+PatchText = Annotated[str, Field(min_length=1, max_length=40, examples=["square:4", "original:2"])]
 Ballot = Annotated[list[Label], Field(max_length=64)]
 Units = Annotated[list[Annotated[int, Field(ge=0, le=1 << 30)]], Field(max_length=64)]
 
@@ -67,6 +68,14 @@ class CertifyRequest(BaseModel):
         list[Annotated[int, Field(ge=1, le=MAX_IMAGE_SIDE)]] | None,
         Field(min_length=2, max_length=2, description="Height and width; by default as in this run."),
     ] = None
+    original: Annotated[
+        list[Annotated[int, Field(ge=1, le=LARGEST_ORIGINAL)]] | None,
+        Field(
+            min_length=2,
+            max_length=2,
+            description="Height and width of the picture before it was prepared, for patches on it.",
+        ),
+    ] = None
     num_classes: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
 
     @model_validator(mode="after")
@@ -95,7 +104,7 @@ class RankAndMinK(BaseModel):
 class Attack(BaseModel):
     """The place where a patch lifts the most rivals, and the position of the label after that attack."""
 
-    top: int
+    top: Annotated[int, Field(description="In the original, for a patch on that.")]
     left: int
     position: int
 
@@ -121,6 +130,9 @@ class ImageVotes(BaseModel):
     image: str
     truth: int
     unread: bool
+    original: Annotated[
+        list[int] | None, Field(description="Height and width of the picture before it was prepared.")
+    ]
     cap: int
     ballots: Annotated[list[int], Field(description="Labels; -1 for a mutant that was not evaluated.")]
     labels: list[list[int]] | None
@@ -131,11 +143,17 @@ class ImageVotes(BaseModel):
 class Ranked(BaseModel):
     label: int
     name: str | None
-    votes: Annotated[float, Field(description="Votes for this label, in ballots.")]
+    votes: Annotated[
+        float, Field(description="What it is ranked by: its votes, in ballots, or its score, of 1.")
+    ]
 
 
 class Prediction(BaseModel):
     top: list[Ranked]
+    ranked_by: Annotated[
+        Literal["votes", "score"],
+        Field(description="The score is the least that a copy in the best row of masks gives to a label."),
+    ]
     votes: dict[str, ImageVotes]
     picture: Annotated[str, Field(description="The pixels that the model sees, as a data: URL.")]
 
@@ -147,8 +165,26 @@ class AllRanks(BaseModel):
 
 class AllCertificates(BaseModel):
     patch: str
-    budget: int
+    budget: Annotated[
+        int | None,
+        Field(description="Maximum number of mutants that the patch touches; null for too many sizes."),
+    ]
     defenders: dict[str, AllRanks]
+
+
+Runs = Annotated[list[tuple[int, int]], Field(description="Start and length of each run.")]
+
+
+class PatchFootprint(BaseModel):
+    """What a patch on the original can change at the model's input, from each of its places."""
+
+    patch: str
+    original: Annotated[list[int], Field(description="Height and width of the picture as it comes.")]
+    resized: Annotated[list[int], Field(description="The same after resizing, before it is cropped.")]
+    corner: Annotated[list[int], Field(description="Top and left of the input in the resized picture.")]
+    rows: Annotated[list[Runs], Field(description="Rows of the input that change, for each top.")]
+    columns: Annotated[list[Runs], Field(description="Columns of the input that change, for each left.")]
+    budget: Annotated[int, Field(description="Maximum number of mutants that the patch touches.")]
 
 
 class Curve(BaseModel):

@@ -31,6 +31,7 @@ from costcert.explorer.schemas import (
     CertifyRequest,
     Health,
     ImageVotes,
+    PatchFootprint,
     PatchText,
     Prediction,
     Problem,
@@ -49,7 +50,14 @@ BallotKind = Annotated[
     str | None, Query(alias="ballots", pattern="^(hard|soft)$", description="hard or soft")
 ]
 PatchQuery = Annotated[
-    PatchText, Query(description="A square or rectangle (height x width), as in square:4 or rectangle:2x8.")
+    PatchText,
+    Query(
+        description="A square or rectangle (height x width), as in square:4 or rectangle:2x8; original:2 and "
+        "original:2x4 are in pixels of the original picture."
+    ),
+]
+OriginalSize = Annotated[
+    str, Query(pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", description="Height x width, as in 480x640.")
 ]
 
 
@@ -136,6 +144,12 @@ def create_app(
     async def accuracy(patch: PatchQuery, ballots: BallotKind = None) -> Accuracy:
         """Clean and certified accuracy against one patch, for every k."""
         return Accuracy(**await table_jobs.run(session.accuracy, patch, ballots))
+
+    @app.get("/footprint")
+    async def footprint(patch: PatchQuery, original: OriginalSize) -> PatchFootprint:
+        """The pixels of the model's input that a patch on an original of this size can change."""
+        height, width = map(int, original.split("x"))
+        return PatchFootprint(**await image_jobs.run(session.footprint, patch, (height, width)))
 
     @app.post("/predict", openapi_extra={"requestBody": {"required": True, "content": _PICTURE_TYPES}})
     async def predict(request: Request, k: Annotated[int, Query(ge=1, le=100)] = 5) -> Prediction:

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,21 @@ from costcert.certification.certify import certify
 from costcert.defenders import chosen, find
 from costcert.errors import CostcertError
 from costcert.explorer.image import LabelledImage, Terms, ballots_json, with_label
-from costcert.explorer.limits import MAX_MASKING_COST, checked_patch, clear_large_cache, masking_cost
+from costcert.explorer.limits import (
+    MAX_COUNTED_SIZES,
+    MAX_MASKING_COST,
+    Sticker,
+    TooManySizesError,
+    checked_sticker,
+    clear_large_cache,
+    footprints_of,
+    known_sticker,
+    masking_cost,
+)
+from costcert.explorer.originals import footprint_json, stickers_on_originals
 from costcert.explorer.pictures import Pictures
 from costcert.geometry.ablations import Ablation, Masks
-from costcert.geometry.patches import Original, Patch, Rectangle, Square
+from costcert.geometry.patches import AreaShare, Original, Patch, Rectangle, Several, Shape, Square
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
 from costcert.reports.glossary import WORDS
@@ -54,11 +66,15 @@ class BallotView:
 
 
 class PatchTable(NamedTuple):
-    """Certificates of all images against one patch, which touches at most `budget` mutants."""
+    """Certificates of all images against one patch.
+
+    Args:
+        budget: the most mutants that it touches; None for originals of too many sizes.
+    """
 
     certificates: Certificates
-    patch: Square | Rectangle
-    budget: int
+    patch: Sticker
+    budget: int | None
 
 
 class Session:
@@ -95,10 +111,20 @@ class Session:
         return None if self.certificates is None else self.certificates.classifier.mask
 
     @property
-    def on_originals(self) -> list[str]:
-        """Certified patches on originals, which the page does not show."""
+    def not_on_the_page(self) -> list[str]:
+        """Certified patches that no sticker of the page has: shapes, several at once, shares of originals."""
         patches = [] if self.certificates is None else self.certificates.patches
-        return [str(patch) for patch in patches if isinstance(patch, Original)]
+        return [
+            str(patch)
+            for patch in patches
+            if isinstance(patch, Several | Shape)
+            or (isinstance(patch, Original) and isinstance(patch.patch, AreaShare))
+        ]
+
+    @cached_property
+    def _stickers_on_originals(self) -> dict[str, Any] | None:
+        patches = [] if self.certificates is None else self.certificates.patches
+        return stickers_on_originals(self.votes, patches, _SIDES)
 
     @property
     def votes(self) -> Votes:
@@ -174,6 +200,7 @@ class Session:
             "num_mutants": votes.num_mutants,
             "ablation": str(votes.ablation),
             "parts": _segments(votes.ablation, votes.image_size),
+            "mask": _mask(self.mask, votes.image_size),
             "masks": _masks(votes.ablation, votes.image_size),
             "ties": self.terms.ties,
             "views": {
@@ -201,6 +228,7 @@ class Session:
             },
             "words": {word: WORDS[word] for word in _WORDS},
             "sides": sides,
+            "original": self._stickers_on_originals,
             "pictures": self.pictures is not None,
             "model_name": self.model_name,
         }
@@ -223,7 +251,7 @@ class Session:
     def table(self, patch: str, kind: str | None = None) -> PatchTable:
         """Rank and min-k of all images against one patch, from the cache where possible."""
         view = self.view(kind)
-        sticker = checked_patch(patch, view.votes.ablation, view.votes.image_size)
+        sticker = known_sticker(patch, view.votes.image_size)
         key = (kind or next(iter(self.views)), str(sticker))
         if key in self._tables:
             return self._tables[key]
@@ -231,26 +259,30 @@ class Session:
         with self._lock:
             if key in self._tables:
                 return self._tables[key]
-            certificates = self._stored(sticker) or certify(
-                view.votes,
-                sticker,
-                view.defenders,
-                ties=view.terms.ties,
-                epsilon=view.terms.epsilon,
-                tau=view.terms.tau,
-                mask=self.mask,
-            )
-            sets = touched(view.votes.ablation, sticker, view.votes.image_size)
-            table = self._tables[key] = PatchTable(certificates, sticker, sets.delta)
-            clear_large_cache(sets)
+            certificates = self._stored(sticker) or self._certified(view, sticker)
+            table = self._tables[key] = PatchTable(certificates, sticker, _budget(view.votes, sticker))
             numbers = 2 * len(certificates) * len(view.defenders)
             while len(self._tables) > max(_CACHED_PATCHES, _CACHED_NUMBERS // numbers):
                 self._tables.popitem(last=False)
             return table
 
-    def _stored(self, patch: Square | Rectangle) -> Certificates | None:
+    def _stored(self, patch: Sticker) -> Certificates | None:
         stored = self.certificates
         return None if stored is None or patch not in stored.patches else stored.select(patches=[patch])
+
+    def _certified(self, view: BallotView, sticker: Sticker) -> Certificates:
+        for each in (sticker, self.mask):
+            if each is sticker or isinstance(each, Original):
+                checked_sticker(str(each), view.votes)
+        return certify(
+            view.votes,
+            sticker,
+            view.defenders,
+            ties=view.terms.ties,
+            epsilon=view.terms.epsilon,
+            tau=view.terms.tau,
+            mask=self.mask,
+        )
 
     def certificates_of(self, patch: str, kind: str | None = None) -> dict[str, Any]:
         (certificates, sticker, budget), view = self.table(patch, kind), self.view(kind)
@@ -278,6 +310,10 @@ class Session:
             "defenders": {name: _curve(accuracy[accuracy.defender == name]) for name in view.defenders},
         }
 
+    def footprint(self, patch: str, original: ImageSize) -> dict[str, Any]:
+        """What a patch on an original of this size can change at the input, from each place."""
+        return footprint_json(self.votes, patch, original)
+
     def labelled(self, image: str, label: int | None, kind: str | None) -> LabelledImage:
         """One image of the run, with its true label or another one."""
         view = self.view(kind)
@@ -286,6 +322,21 @@ class Session:
             raise CostcertError(f"{image!r} could not be read when the votes were cast: it has no ballots")
         votes = view.votes.take([row])
         return LabelledImage(votes if label is None else with_label(votes, label), view.terms, self.mask)
+
+
+def _budget(votes: Votes, sticker: Sticker) -> int | None:
+    """The most mutants that a patch touches, over the sizes of the originals if it is on those."""
+    try:
+        checked_sticker(str(sticker), votes)
+    except TooManySizesError:
+        return None
+    on_input = footprints_of(votes, sticker) if isinstance(sticker, Original) else [sticker]
+    if len(on_input) > MAX_COUNTED_SIZES:
+        return None
+    found = [touched(votes.ablation, each, votes.image_size) for each in on_input]
+    for sets in found:
+        clear_large_cache(sets)
+    return max((sets.delta for sets in found), default=0)
 
 
 def _curve(accuracy: pd.DataFrame) -> dict[str, list[Any]]:
@@ -305,6 +356,15 @@ def _segments(ablation: Ablation, image_size: ImageSize) -> list[dict[str, list[
         {"rows": [list(each) for each in part.rows], "columns": [list(each) for each in part.columns]}
         for part in ablation.parts(image_size)
     ]
+
+
+def _mask(patch: Patch | None, image_size: ImageSize) -> dict[str, Any] | None:
+    """The patch that masking defenders mask for, and the size of a square or rectangle on the input."""
+    if patch is None:
+        return None
+    at_input = patch.at(image_size)
+    size = [at_input.height, at_input.width] if isinstance(at_input, Square | Rectangle) else None
+    return {"patch": str(at_input), "size": size}
 
 
 def _masks(ablation: Ablation, image_size: ImageSize) -> dict[str, Any] | None:

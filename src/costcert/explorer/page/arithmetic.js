@@ -1,7 +1,7 @@
 // What a sticker at one place can do, in integers: the same formulas as costcert/defenders;
 // tests/explorer/test_explorer.py compares the two. It runs on every movement, without a request to the service.
 
-import { distinctStarts, pairsTouched, standing } from "./pairs.js";
+import { heldBy, pairsTouched, standing } from "./pairs.js";
 
 // Whether a segment of `length` pixels from `start`, which may wrap around the axis, overlaps `extent` pixels from `first`.
 export function overlaps(start, length, first, extent, axis) {
@@ -9,14 +9,17 @@ export function overlaps(start, length, first, extent, axis) {
   return ahead < length || ahead + extent > axis;
 }
 
-// T_p: 1 for every mutant whose kept region the patch touches.
-export function touched(geometry, patch) {
-  if (geometry.masks) return pairsTouched(geometry.masks.regions, patch);
+const meets = ([start, length], runs, axis) => runs.some(([first, extent]) => overlaps(start, length, first, extent, axis));
+
+// T_p: 1 for every mutant that keeps a pixel which the sticker can change from this place.
+export function touched(geometry, reach, { top, left }) {
+  const [down, across] = [reach.down.runs(top), reach.across.runs(left)];
+  if (geometry.masks) return pairsTouched(geometry.masks.regions, down, across);
   const isTouched = new Uint8Array(geometry.mutants);
   let mutant = 0;
   for (const part of geometry.parts) {
-    const rows = part.rows.map(([s, n]) => overlaps(s, n, patch.top, patch.height, geometry.height));
-    const columns = part.columns.map(([s, n]) => overlaps(s, n, patch.left, patch.width, geometry.width));
+    const rows = part.rows.map((segment) => meets(segment, down, geometry.height));
+    const columns = part.columns.map((segment) => meets(segment, across, geometry.width));
     for (const row of rows) {
       for (const column of columns) isTouched[mutant++] = row && column ? 1 : 0;
     }
@@ -133,36 +136,40 @@ export function pairwisePosition(election, isTouched, label, extra = 0) {
   return passing + 1;
 }
 
-// One place for every distinct T_p of a patch of this size.
-export function distinctPlaces(geometry, height, width) {
-  const starts = (axis, extent, kind) => {
-    const seen = new Map();
-    for (let first = 0; first + extent <= axis; first++) {
-      const hits = geometry.parts.map((part) => part[kind].map(([s, n]) => +overlaps(s, n, first, extent, axis)).join(""));
-      const key = hits.join("|");
-      if (!seen.has(key)) seen.set(key, first);
-    }
-    return [...seen.values()];
-  };
+// One place for every distinct T_p of a sticker.
+export function distinctPlaces(geometry, reach) {
   const { masks } = geometry;
-  const tops = masks ? distinctStarts(masks.regions, 0, geometry.height, height) : starts(geometry.height, height, "rows");
-  const lefts = masks ? distinctStarts(masks.regions, 1, geometry.width, width) : starts(geometry.width, width, "columns");
+  const hits = (kind, axis) => (runs) =>
+    geometry.parts.map((part) => part[kind].map((segment) => +meets(segment, runs, axis)).join("")).join("|");
+  const tops = distinctStarts(reach.down, masks ? heldBy(masks.regions, 0) : hits("rows", geometry.height));
+  const lefts = distinctStarts(reach.across, masks ? heldBy(masks.regions, 1) : hits("columns", geometry.width));
   return { tops, lefts, count: tops.length * lefts.length };
 }
 
-function* eachPlace(geometry, height, width, { tops, lefts }) {
+// The first start of every distinct key; `keyOf` is computed once for starts with equal runs.
+function distinctStarts({ runs, range: [low, high] }, keyOf) {
+  const seen = new Map();
+  const keys = new Map();
+  for (let at = low; at <= high; at++) {
+    const found = runs(at);
+    const text = found.join(";");
+    if (!keys.has(text)) keys.set(text, keyOf(found));
+    const key = keys.get(text);
+    if (!seen.has(key)) seen.set(key, at);
+  }
+  return [...seen.values()];
+}
+
+function* eachPlace(geometry, reach, { tops, lefts }) {
   for (const top of tops) {
-    for (const left of lefts) {
-      const patch = { top, left, height, width };
-      yield { patch, isTouched: touched(geometry, patch) };
-    }
+    for (const left of lefts) yield { place: { top, left }, isTouched: touched(geometry, reach, { top, left }) };
   }
 }
 
 // The windows that PatchGuard masks, as lists of mutants.
-export function maskWindows(geometry, height, width, places) {
+export function maskWindows(geometry, reach, places) {
   const windows = [];
-  for (const { isTouched } of eachPlace(geometry, height, width, places)) {
+  for (const { isTouched } of eachPlace(geometry, reach, places)) {
     const mutants = [];
     for (let i = 0; i < isTouched.length; i++) if (isTouched[i]) mutants.push(i);
     windows.push(mutants);
@@ -249,9 +256,9 @@ export function positions(election, isTouched, label, { budget, windows, defende
 
 // The place where CostCert's attacker lifts the most rivals, and comes nearest to lifting one more; with `rows` the place where
 // most rivals can reach the label in votes of masks.
-export function worstPlace(election, geometry, height, width, label, places, rows = false) {
+export function worstPlace(election, geometry, reach, label, places, rows = false) {
   let best = null;
-  for (const { patch, isTouched } of eachPlace(geometry, height, width, places)) {
+  for (const { place, isTouched } of eachPlace(geometry, reach, places)) {
     let found;
     if (rows) found = standing(election, geometry.masks.regions.length, isTouched, label);
     else {
@@ -260,7 +267,7 @@ export function worstPlace(election, geometry, height, width, label, places, row
     }
     const { position, margin } = found;
     if (best === null || position > best.position || (position === best.position && margin > best.margin)) {
-      best = { patch, position, margin };
+      best = { place, position, margin };
     }
   }
   return best;

@@ -62,17 +62,18 @@ export function drawCurves(state, current, bySide) {
     for (const name of defenders) drawCurve(kChart, points(current.defenders[name].certified), about.defenders[name]);
   }
   const sideChart = $("by-side");
-  const first = about.sides[0];
-  const last = about.sides[about.sides.length - 1];
+  const { sides } = state;
+  const first = sides[0];
+  const last = sides[sides.length - 1];
   const xSide = xAxis(first, last);
-  drawFrame(sideChart, about.sides, xSide, "side in pixels");
+  drawFrame(sideChart, sides, xSide, state.on === "original" ? "side in pixels of the original" : "side in pixels");
   if (state.width === state.height && state.width >= first && state.width <= last) drawMarker(sideChart, xSide(state.width));
   const loaded = [...bySide].filter(([, found]) => found && k <= found.k.length).sort((a, b) => a[0] - b[0]);
   for (const name of defenders) {
     const points = loaded.map(([side, found]) => [xSide(side), y(found.defenders[name].certified[k - 1])]);
     drawCurve(sideChart, points, about.defenders[name]);
   }
-  $("curves-about").textContent = `of ${about.images.toLocaleString("en")} images, ${sizeText(state)} px sticker anywhere, top ${k}`;
+  $("curves-about").textContent = `of ${about.images.toLocaleString("en")} images, ${sizeText(state)} px sticker${state.on === "original" ? " on the original picture" : ""} anywhere, top ${k}`;
   const keys = defenders.map((name) => {
     const swatch = element("i");
     swatch.style.background = visible(about.defenders[name].colour);

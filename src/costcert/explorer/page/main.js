@@ -5,8 +5,9 @@ import { drawCurves } from "./curves.js";
 import { drawGallery, startGallery } from "./gallery.js";
 import { fillGlossary } from "./glossary.js";
 import { endLoading, failLoading, showErrors, showStep } from "./loading.js";
-import { decimals, sizeText, votesText } from "./numbers.js";
+import { decimals, sizeText, stickerText, votesText } from "./numbers.js";
 import { drawBars, drawBudget, drawDefenders, drawVerdict, element } from "./ranking.js";
+import { changed, onInput, onOriginal, placeAfter } from "./reach.js";
 import { RequestError, encodeId, get, post, postFile, sendToken } from "./service.js";
 import { addStickerListeners, drawStage, drawStrips, stripsCaption } from "./stage.js";
 import { standing } from "./pairs.js";
@@ -29,9 +30,19 @@ const accuracies = new Map();
 let tablesRequest = 0;
 let imageRequest = 0;
 let certificateRequest = 0;
+let reachRequest = 0;
+// Footprints of stickers on originals, by sticker and size of the original.
+const footprints = new Map();
+const MAX_FOOTPRINTS = 64;
 
-const patchName = () =>
-  state.width === state.height ? `square:${state.width}` : `rectangle:${state.height}x${state.width}`;
+const isOnOriginal = () => state.on === "original";
+
+const squareName = (side) => `${isOnOriginal() ? "original" : "square"}:${side}`;
+
+function patchName() {
+  if (state.width === state.height) return squareName(state.width);
+  return `${isOnOriginal() ? "original" : "rectangle"}:${state.height}x${state.width}`;
+}
 
 const colour = (label) => (label === state.label ? baseColours.true : rivalColours.get(label) || baseColours.other);
 
@@ -55,24 +66,63 @@ function chooseColours() {
   $("keys").replaceChildren(...keys);
 }
 
-// The places of a sticker of this size, and PatchGuard's windows, computed once per size.
-function prepareSize() {
-  state.places = distinctPlaces(state.geometry, state.height, state.width);
+async function footprintOf(patch, original) {
+  if (!original) throw new RequestError(409, "this picture could not be read when the votes were cast, so its size is not known");
+  const key = `${patch} of ${original}`;
+  if (!footprints.has(key)) {
+    const found = await get("/footprint", { patch, original: original.join("x") });
+    if (footprints.size >= MAX_FOOTPRINTS) footprints.clear();
+    footprints.set(key, found);
+  }
+  return footprints.get(key);
+}
+
+// What a sticker of this size can change in this picture; at once for one on the input.
+async function refreshReach() {
+  const request = ++reachRequest;
+  if (!isOnOriginal()) {
+    setReach(onInput(state.geometry, state));
+    return;
+  }
+  state.reach = null;
+  const found = await footprintOf(patchName(), state.original);
+  if (request === reachRequest) setReach(onOriginal(found));
+}
+
+function setReach(reach) {
+  Object.assign(state, placeAfter(state, state.lastReach, reach));
+  state.reach = state.lastReach = reach;
+  preparePlaces();
+  showSize();
+}
+
+// What the patch that masking defenders mask for can change, which is the sticker unless the run masks for one patch; null for patches
+// whose reach is not known here.
+function maskedReach() {
+  const { mask } = state.about;
+  if (mask === null || mask.patch === patchName()) return state.reach;
+  return mask.size ? onInput(state.geometry, { height: mask.size[0], width: mask.size[1] }) : null;
+}
+
+// The distinct places of the sticker, and PatchGuard's windows, computed once per size.
+function preparePlaces() {
+  state.places = distinctPlaces(state.geometry, state.reach);
   const affordable = state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK;
   const needed = state.about.views[state.view].defenders.some((name) => ["patchguard", "costcert-masks"].includes(name));
-  state.windows = affordable && needed ? maskWindows(state.geometry, state.height, state.width, state.places) : null;
+  const masked = maskedReach();
+  state.windows = affordable && needed && masked ? maskWindows(state.geometry, masked, distinctPlaces(state.geometry, masked)) : null;
 }
 
 // Draw what depends on the place of the sticker. Returns milliseconds, which a test measures.
 export function draw() {
-  if (!state.election) return 0;
+  if (!state.election || !state.reach) return 0;
   const start = performance.now();
   const { masks } = state.geometry;
-  const isTouched = touched(state.geometry, state);
+  const isTouched = touched(state.geometry, state.reach, state);
   const stand = readsRows() ? standing(state.election, masks.regions.length, isTouched, state.label) : null;
   const result = stand ? asResult(stand, state.label) : attack(state.election, isTouched, state.label);
   const here = positions(state.election, isTouched, state.label, {
-    budget: state.table ? state.table.budget : 0,
+    budget: state.reach.budget ?? (state.table ? state.table.budget : 0),
     windows: state.windows,
     defenders: state.about.views[state.view].defenders,
     masks,
@@ -80,6 +130,7 @@ export function draw() {
   // DRS needs the budget, which comes with the table.
   if (!state.table) here.drs = null;
   drawStage(state);
+  showSize();
   if (masks) {
     drawTriangle(state, stand, isTouched, colour);
     drawMasks(state, stand, colour);
@@ -126,15 +177,15 @@ async function refreshAccuracy(patch, view, request) {
   await load(patch);
   if (request !== tablesRequest) return;
   drawAccuracy();
-  for (const side of state.about.sides) {
-    await load(`square:${side}`);
+  for (const side of state.sides) {
+    await load(squareName(side));
     if (request !== tablesRequest) return;
     drawAccuracy();
   }
 }
 
 function drawAccuracy() {
-  const sides = new Map(state.about.sides.map((side) => [side, accuracies.get(`${state.view} square:${side}`)]));
+  const sides = new Map(state.sides.map((side) => [side, accuracies.get(`${state.view} ${squareName(side)}`)]));
   drawCurves(state, accuracies.get(`${state.view} ${patchName()}`), sides);
 }
 
@@ -169,12 +220,14 @@ function certifyRequest(attack = false) {
   if (!isUpload()) return { ...common, image: state.image, view };
   const votes = state.upload.votes[view];
   const ballots = votes.labels ? { labels: votes.labels, units: votes.units, cap: votes.cap } : { ballots: votes.ballots };
-  return { ...common, ...ballots };
+  return { ...common, ...ballots, ...(votes.original ? { original: votes.original } : {}) };
 }
 
 async function open(image) {
   const request = ++imageRequest;
   const votes = await get(`/votes/${encodeId(image)}`, { ballots: state.view });
+  // Refused before anything changes.
+  if (isOnOriginal()) await footprintOf(patchName(), votes.original);
   if (request !== imageRequest) return;
   state.upload = null;
   state.image = image;
@@ -183,7 +236,14 @@ async function open(image) {
   setVotes(votes);
   showPicture(state.about.pictures ? `/pictures/${encodeId(image)}` : null, `${state.name(votes.truth)}, ${image}`);
   $("upload-answer").replaceChildren();
+  await setOriginal(votes.original);
   await refreshImage();
+}
+
+// The size of the picture that is shown, before it was prepared.
+async function setOriginal(original) {
+  state.original = original;
+  if (isOnOriginal()) await refreshReach();
 }
 
 function showPicture(source, description) {
@@ -232,6 +292,7 @@ async function upload(file) {
     let found;
     try {
       found = await postFile("/predict?k=5", file);
+      if (isOnOriginal()) await footprintOf(patchName(), found.votes[state.view].original);
     } catch (error) {
       if (request === imageRequest) answer.replaceChildren(...before);
       throw error;
@@ -244,6 +305,7 @@ async function upload(file) {
     setVotes(state.upload.votes[state.view]);
     showPicture(state.upload.picture, "your picture, as the model sees it");
     showPredictions(file.name);
+    await setOriginal(found.votes[state.view].original);
     await refreshImage();
   });
 }
@@ -257,8 +319,9 @@ function showPredictions(file) {
     choice.addEventListener("click", () => showErrors(() => chooseLabel(label)));
     return choice;
   });
+  const brackets = state.upload.ranked_by === "score" ? "scores, of 1 at most" : "votes";
   $("upload-answer").replaceChildren(
-    element("p", { textContent: `The model predicts “${state.name(state.label)}” for ${file} (in brackets: votes). What does your picture show?` }),
+    element("p", { textContent: `The model predicts “${state.name(state.label)}” for ${file} (in brackets: ${brackets}). What does your picture show?` }),
     element("p", { className: "choices" }, ...choices),
     element("p", { className: "quiet", textContent: "All labels are in the list “Label to keep”." })
   );
@@ -273,10 +336,11 @@ async function chooseLabel(label) {
 }
 
 async function moveToWorstPlace() {
+  if (!state.reach) return;
   await showErrors(async () => {
     let place;
     if (state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK) {
-      place = worstPlace(state.election, state.geometry, state.height, state.width, state.label, state.places, readsRows()).patch;
+      place = worstPlace(state.election, state.geometry, state.reach, state.label, state.places, readsRows()).place;
     } else {
       const [{ attack: found }] = (await post("/certify", { ...certifyRequest(true), defenders: [readsRows() ? state.defender : "costcert"] })).certificates;
       place = found;
@@ -290,11 +354,10 @@ async function moveToWorstPlace() {
 
 function fillControls() {
   const { about } = state;
-  const [height, width] = state.longest;
-  const setMax = (id, value) => ($(id).max = value);
-  setMax("size", Math.max(1, Math.min(height, width)));
-  setMax("height", height);
-  setMax("k", state.longestList);
+  $("k").max = state.longestList;
+  setLongest();
+  $("on-label").hidden = about.original === null;
+  $("on").value = state.on;
   const names = about.class_names || [...Array(about.num_classes).keys()].map((label) => `class ${label}`);
   $("label").append(...names.map((name, label) => element("option", { value: label, textContent: name })));
   $("view").value = state.view;
@@ -320,13 +383,53 @@ function fillDefenders() {
   $("defender").value = state.defender;
 }
 
+// The largest stickers, which differ between the original and the input.
+function setLongest() {
+  const [height, width] = state.longest;
+  $("size").max = $("square").checked ? Math.max(1, Math.min(height, width)) : width;
+  $("height").max = height;
+}
+
+// One slider for a square, two for other stickers.
+function showShape(isSquare) {
+  $("square").checked = isSquare;
+  $("height-label").hidden = isSquare;
+  $("size-name").textContent = isSquare ? "Side" : "Width";
+  $("size").setAttribute("aria-label", `Sticker ${isSquare ? "side" : "width"} in pixels`);
+}
+
+// Whether the sticker is on the input or on the original, and the sizes that it has there.
+function setOn(on) {
+  const { about } = state;
+  state.on = on;
+  state.sides = isOnOriginal() ? about.original.sides : about.sides;
+  // Masks say nothing about a sticker larger than the one they were made for.
+  state.longest = isOnOriginal() ? about.original.longest : about.masks ? about.masks.patch : about.image_size;
+  const side = state.sides[Math.floor((state.sides.length - 1) / 3)];
+  [state.height, state.width] = isOnOriginal() ? about.original.start : [side, side];
+}
+
+// The size of the sticker, and of what it changes at this place.
+function showSize() {
+  let text = `${sizeText(state)} px`;
+  if (isOnOriginal()) {
+    if (state.reach) {
+      text += ` on the ${state.reach.picture.join(" × ")} picture; at the model’s input it changes ${changed(state.reach, state)}`;
+    } else text += " on the original picture";
+  } else {
+    const [height, width] = state.about.image_size;
+    const share = (100 * state.width * state.height) / (height * width);
+    text += `, ${share < 0.05 ? "less than 0.1" : decimals(share, 1)} % of the picture`;
+  }
+  // A live region, which is read aloud whenever it is set.
+  if ($("size-shown").textContent !== text) $("size-shown").textContent = text;
+}
+
 function showSliders() {
   $("size").value = state.width;
   $("height").value = state.height;
   $("k").value = state.k;
-  const [height, width] = state.about.image_size;
-  const share = (100 * state.width * state.height) / (height * width);
-  $("size-shown").textContent = `${sizeText(state)} px, ${share < 0.05 ? "less than 0.1" : decimals(share, 1)} % of the picture`;
+  showSize();
   $("height-shown").textContent = `${state.height} px`;
   $("width-shown").textContent = `${state.width} px`;
   $("k-shown").textContent = state.k;
@@ -334,15 +437,17 @@ function showSliders() {
 
 let refreshTimer;
 function onResize() {
-  const [height, width] = state.about.image_size;
-  state.top = Math.min(state.top, height - state.height);
-  state.left = Math.min(state.left, width - state.width);
-  prepareSize();
+  state.reach = null;
   clearTables();
+  if (!isOnOriginal()) refreshReach();
   showSliders();
   draw();
   clearTimeout(refreshTimer);
-  refreshTimer = setTimeout(() => showErrors(refreshTables), 120);
+  const refresh = async () => {
+    if (isOnOriginal()) await refreshReach();
+    await refreshTables();
+  };
+  refreshTimer = setTimeout(() => showErrors(refresh), 120);
 }
 
 function addListeners() {
@@ -358,14 +463,18 @@ function addListeners() {
   });
   $("square").addEventListener("change", () => {
     const [height, width] = state.longest;
-    $("height-label").hidden = square();
-    $("size-name").textContent = square() ? "Side" : "Width";
-    $("size").setAttribute("aria-label", `Sticker ${square() ? "side" : "width"} in pixels`);
-    $("size").max = square() ? Math.min(height, width) : width;
+    showShape(square());
+    setLongest();
     if (square() && state.height !== state.width) {
       state.width = state.height = Math.min(state.width, height, width);
       onResize();
     }
+  });
+  $("on").addEventListener("change", () => {
+    setOn($("on").value);
+    showShape(state.height === state.width);
+    setLongest();
+    onResize();
   });
   $("k").addEventListener("input", () => {
     state.k = Number($("k").value);
@@ -393,7 +502,7 @@ function addListeners() {
       fillDefenders();
       const votes = isUpload() ? state.upload.votes[state.view] : await get(`/votes/${encodeId(state.image)}`, { ballots: state.view });
       if (request === imageRequest) setVotes(votes);
-      prepareSize();
+      if (state.reach) preparePlaces();
       await refreshTables();
     })
   );
@@ -455,28 +564,26 @@ async function start() {
   showStep(`the list of the ${images}`);
   state.images = await get("/images");
   const [height, width] = about.image_size;
+  state.original = state.reach = state.lastReach = state.top = state.left = null;
   state.rows = new Map(state.images.ids.map((id, row) => [id, row]));
   state.name = (label) => (about.class_names ? about.class_names[label] : `class ${label}`);
   state.geometry = { height, width, parts: about.parts, masks: about.masks, mutants: about.num_mutants };
-  // Masks say nothing about a sticker larger than the one they were made for.
-  state.longest = about.masks ? about.masks.patch : about.image_size;
   state.upload = null;
   state.view = Object.keys(about.views)[0];
   state.defender = about.views[state.view].defenders[0];
   // The list of all labels contains every label: nothing to promise.
   state.longestList = Math.max(1, Math.min(20, about.num_classes - 1));
   state.k = Math.min(about.num_classes > 20 ? 5 : 3, state.longestList);
-  state.height = state.width = about.sides[Math.floor((about.sides.length - 1) / 3)];
-  state.top = Math.round((height - state.height) / 2);
-  state.left = Math.round((width - state.width) / 2);
+  setOn(about.original && about.original.only ? "original" : "input");
+  showShape(state.height === state.width);
   fillControls();
   fillTexts();
   fillGlossary(state);
-  prepareSize();
+  if (!isOnOriginal()) refreshReach();
   showSliders();
   startGallery(state, openAndShow);
   addListeners();
-  showStep(`certificates of the ${images} against a ${sizeText(state)} pixel sticker; the first time takes longest`);
+  showStep(`certificates of the ${images} against a ${stickerText(state)}; the first time takes longest`);
   state.table = await get("/certificates", { patch: patchName(), ballots: state.view });
   showStep("the first image");
   // Shown before it is drawn, because charts are as wide as they are shown.

@@ -18,6 +18,9 @@ export function votesText(votes) {
 // Height first, as on the command line.
 export const sizeText = ({ height, width }) => `${height} × ${width}`;
 
+// What certificates are against, in words.
+export const stickerText = (state) => `${sizeText(state)} pixel sticker${state.on === "original" ? " on the original picture" : ""}`;
+
 export function ordinal(n) {
   const ending = { 1: "st", 2: "nd", 3: "rd" }[n % 10];
   return `${n}${ending && Math.floor((n % 100) / 10) !== 1 ? ending : "th"}`;

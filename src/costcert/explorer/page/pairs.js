@@ -1,13 +1,20 @@
 // Votes of masks: which mutants hide a sticker, the rows that are safe, and what labels can score; the formulas of
 // costcert/defenders/patchcleanser.py, which tests/explorer/test_mask_pages.py compares with the library.
 
-const within = (start, length, first, extent) => first >= start && first + extent <= start + length;
+const within = (start, length, [first, extent]) => first >= start && first + extent <= start + length;
 
-// Whether two segments together hold `extent` pixels from `first`.
-function together([a, m], [b, n], first, extent) {
-  if (within(a, m, first, extent) || within(b, n, first, extent)) return true;
+// Whether a segment holds all of these runs of pixels.
+const holds = ([start, length], runs) => runs.every((run) => within(start, length, run));
+
+// Whether two segments together hold all of them.
+function together([a, m], [b, n], runs) {
   const [low, lowEnd, high, highEnd] = a <= b ? [a, a + m, b, b + n] : [b, b + n, a, a + m];
-  return low <= first && high <= lowEnd && first + extent <= highEnd;
+  return runs.every(
+    ([first, extent]) =>
+      within(a, m, [first, extent]) ||
+      within(b, n, [first, extent]) ||
+      (low <= first && high <= lowEnd && first + extent <= highEnd)
+  );
 }
 
 // The pairs (i, j), i <= j, in the order of the mutants.
@@ -16,32 +23,32 @@ export function eachPair(count, visit) {
   for (let i = 0; i < count; i++) for (let j = i; j < count; j++) visit(i, j, mutant++);
 }
 
-// 1 for every mutant whose masks leave a pixel of the patch visible: two rectangles hold a third only if one does alone, or if
-// both span it along one axis and hold it together along the other.
-export function pairsTouched(regions, patch) {
+// 1 for every mutant whose masks leave visible a pixel in these rows and columns: two rectangles hide them all only if one does alone,
+// or if both span them along one axis and hold them together along the other.
+export function pairsTouched(regions, down, across) {
   const isTouched = new Uint8Array((regions.length * (regions.length + 1)) / 2);
-  const rows = regions.map(([[start, length]]) => within(start, length, patch.top, patch.height));
-  const columns = regions.map(([, [start, length]]) => within(start, length, patch.left, patch.width));
+  if (!down.length || !across.length) return isTouched;
+  const rows = regions.map(([segment]) => holds(segment, down));
+  const columns = regions.map(([, segment]) => holds(segment, across));
   const held = (i, j) =>
     (rows[i] && columns[i]) ||
     (rows[j] && columns[j]) ||
-    (rows[i] && rows[j] && together(regions[i][1], regions[j][1], patch.left, patch.width)) ||
-    (columns[i] && columns[j] && together(regions[i][0], regions[j][0], patch.top, patch.height));
+    (rows[i] && rows[j] && together(regions[i][1], regions[j][1], across)) ||
+    (columns[i] && columns[j] && together(regions[i][0], regions[j][0], down));
   eachPair(regions.length, (i, j, mutant) => (isTouched[mutant] = held(i, j) ? 0 : 1));
   return isTouched;
 }
 
-// One start for every distinct way in which pairs of masks hold `extent` pixels along an axis.
-export function distinctStarts(regions, kind, axis, extent) {
+// A key for each distinct way in which masks and pairs of them hold runs along an axis. No runs are a way of their own: nothing
+// along the other axis is touched then.
+export function heldBy(regions, kind) {
   const segments = [...new Map(regions.map((region) => [region[kind].join(), region[kind]])).values()];
-  const seen = new Map();
-  for (let first = 0; first + extent <= axis; first++) {
-    const alone = segments.map(([start, length]) => +within(start, length, first, extent)).join("");
-    const held = segments.map((a) => segments.map((b) => +together(a, b, first, extent)).join("")).join("");
-    const key = `${alone}|${held}`;
-    if (!seen.has(key)) seen.set(key, first);
-  }
-  return [...seen.values()];
+  return (runs) =>
+    [
+      runs.length ? "some" : "none",
+      segments.map((segment) => +holds(segment, runs)).join(""),
+      ...segments.map((a) => segments.map((b) => +together(a, b, runs)).join("")),
+    ].join("|");
 }
 
 // For each label the best row, a row being worth the least that its counted mutants give: with `isLost` those are the others.

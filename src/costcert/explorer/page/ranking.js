@@ -1,6 +1,6 @@
 // The attack as text and bars: how the budget is spent, and the ranking after it.
 
-import { isPromise, ordinal, sizeText, topK, votesText } from "./numbers.js";
+import { isPromise, ordinal, stickerText, topK, votesText } from "./numbers.js";
 
 const $ = (id) => document.getElementById(id);
 const MAX_BARS = 12;
@@ -112,7 +112,7 @@ export function drawVerdict(state, result, here, anywhere) {
   line.replaceChildren();
   if (place === null || place === undefined) {
     line.append(`${held} here. `);
-    line.append(`${title} is computed only for all places together: they are too many to try while dragging.`);
+    line.append(`${title} is computed only for all places together, not while dragging.`);
   } else {
     line.append(element("span", { className: safe(place) ? "yes" : "no", textContent: safe(place) ? "✓ Safe here. " : "✗ Not safe here. " }));
     const end = !isPromise(place, classes)
@@ -137,7 +137,7 @@ export function drawVerdict(state, result, here, anywhere) {
   } else if (safe(minK)) {
     far.append(
       element("b", { className: "yes", textContent: `✓ Certified${whose}. ` }),
-      `${title} proves that no ${sizeText(state)} pixel sticker, anywhere, with any pixels, pushes ${name} out of the ${topK(k)} (min-k ${minK}).`
+      `${title} proves that no ${stickerText(state)}, anywhere, with any pixels, pushes ${name} out of the ${topK(k)} (min-k ${minK}).`
     );
   } else {
     far.append(

@@ -1,5 +1,8 @@
 // The picture with the sticker on it, and the votes of the mutants below.
 
+import { element } from "./ranking.js";
+import { changed, rectangles } from "./reach.js";
+
 const $ = (id) => document.getElementById(id);
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
@@ -10,11 +13,18 @@ export function addStickerListeners(state, onMove, onHome) {
   const { height, width } = state.geometry;
   let grip = null;
 
+  // In pixels of the picture that the sticker is on.
   const pixel = (event) => {
     const box = stage.getBoundingClientRect();
-    return { x: ((event.clientX - box.left) / box.width) * width, y: ((event.clientY - box.top) / box.height) * height };
+    const { down, across } = state.reach;
+    const at = (share, side, axis) => (share * side + axis.corner) / axis.scale;
+    return {
+      x: at((event.clientX - box.left) / box.width, width, across),
+      y: at((event.clientY - box.top) / box.height, height, down),
+    };
   };
   stage.addEventListener("pointerdown", (event) => {
+    if (!state.reach) return;
     const point = pixel(event);
     const inside = event.target === sticker;
     // The sticker is held where the pointer is, or by its centre when the pointer is beside it.
@@ -28,13 +38,13 @@ export function addStickerListeners(state, onMove, onHome) {
     event.preventDefault();
   });
   const drag = (event) => {
-    if (!grip) return;
+    if (!grip || !state.reach) return;
     const point = pixel(event);
     place(Math.round(point.y - grip.y), Math.round(point.x - grip.x));
   };
   const place = (top, left) => {
-    top = clamp(top, 0, height - state.height);
-    left = clamp(left, 0, width - state.width);
+    top = clamp(top, ...state.reach.down.range);
+    left = clamp(left, ...state.reach.across.range);
     if (top !== state.top || left !== state.left) onMove({ top, left });
   };
   const release = () => {
@@ -47,6 +57,7 @@ export function addStickerListeners(state, onMove, onHome) {
   sticker.addEventListener("keydown", (event) => {
     const step = event.shiftKey ? 5 : 1;
     const steps = { ArrowUp: [-step, 0], ArrowDown: [step, 0], ArrowLeft: [0, -step], ArrowRight: [0, step] };
+    if (event.key in steps && !state.reach) return;
     if (event.key in steps) place(state.top + steps[event.key][0], state.left + steps[event.key][1]);
     else if (event.key === "Home") onHome();
     else return;
@@ -58,14 +69,38 @@ export function drawStage(state) {
   const { height, width } = state.geometry;
   $("stage").style.aspectRatio = `${width} / ${height}`;
   $("stage").classList.toggle("tiny", Math.max(height, width) <= 96);
+  const { reach } = state;
+  const put = (box, { top, left, height: tall, width: wide }) =>
+    Object.assign(box.style, {
+      left: `${(100 * left) / width}%`,
+      top: `${(100 * top) / height}%`,
+      width: `${(100 * wide) / width}%`,
+      height: `${(100 * tall) / height}%`,
+    });
+  const { down, across } = reach;
   const sticker = $("sticker");
-  sticker.style.left = `${(100 * state.left) / width}%`;
-  sticker.style.top = `${(100 * state.top) / height}%`;
-  sticker.style.width = `${(100 * state.width) / width}%`;
-  sticker.style.height = `${(100 * state.height) / height}%`;
+  put(sticker, {
+    top: state.top * down.scale - down.corner,
+    left: state.left * across.scale - across.corner,
+    height: state.height * down.scale,
+    width: state.width * across.scale,
+  });
+  const isOnOriginal = state.on === "original";
+  const boxes = isOnOriginal ? rectangles(reach, state) : [];
+  $("footprint").replaceChildren(
+    ...boxes.map((box) => {
+      const shown = element("div");
+      put(shown, box);
+      return shown;
+    })
+  );
+  const size = `${state.height} by ${state.width} pixels (height by width)`;
+  const where = `at row ${state.top}, column ${state.left}`;
+  const reached = `at the model’s input it changes ${changed(reach, state)}`;
   sticker.setAttribute(
     "aria-label",
-    `${state.height} by ${state.width} pixels (height by width), at row ${state.top}, column ${state.left}. Arrow keys move it, Home finds its worst place.`
+    `${size}${isOnOriginal ? ` of the ${reach.picture.join(" by ")} picture` : ""}, ${where}${isOnOriginal ? `; ${reached}` : ""}. ` +
+      "Arrow keys move it, Home finds its worst place."
   );
 }
 
