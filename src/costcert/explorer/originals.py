@@ -11,7 +11,7 @@ from costcert.errors import CostcertError
 from costcert.explorer.limits import MAX_SIZES, checked_sticker, clear_large_cache, footprints_of
 from costcert.geometry.ablations import Masks
 from costcert.geometry.footprints import Footprint
-from costcert.geometry.patches import Certified, Original, Rectangle, Square
+from costcert.geometry.patches import Original, Patch, Rectangle, Square
 from costcert.geometry.preparation import Preparation
 from costcert.geometry.regions import Bools
 from costcert.geometry.sizes import ImageSize
@@ -52,7 +52,7 @@ def footprint_json(votes: Votes, patch: str, original: ImageSize) -> dict[str, A
 
 
 def stickers_on_originals(
-    votes: Votes, certified: Iterable[Certified], shares: Sequence[float]
+    votes: Votes, certified: Iterable[Patch], shares: Sequence[float]
 ) -> dict[str, Any] | None:
     """Sizes of stickers on the originals that the page offers; None where it offers none.
 
