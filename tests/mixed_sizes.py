@@ -1,7 +1,6 @@
 """Pictures of several sizes, and a network that takes them."""
 
 import numpy as np
-import torch
 
 import costcert as cc
 from costcert.models.preprocessing import Preprocessing
@@ -11,6 +10,8 @@ CLASSES = 3
 
 def model_of(size=(9, 12), *, fit="squash", part=1.0, interpolation="bicubic", seed=0):
     """A network that counts how bright parts of the picture are."""
+    import torch
+
     torch.manual_seed(seed)
     network = torch.nn.Sequential(
         torch.nn.Conv2d(1, 4, 3, padding=1),
@@ -25,6 +26,7 @@ def model_of(size=(9, 12), *, fit="squash", part=1.0, interpolation="bicubic", s
 
 
 def pictures(sizes, seed=0):
+    """Grey pictures of these sizes."""
     rng = np.random.default_rng(seed)
     return [rng.integers(0, 256, size, dtype=np.uint8) for size in sizes]
 

@@ -1,7 +1,5 @@
 """A classifier that resizes pictures and records how, for tests of patches on the originals."""
 
-import numpy as np
-
 from costcert.geometry.preparation import Preparation
 from costcert.models.preprocessing import Preprocessing
 from tiny import Tiny
@@ -29,14 +27,12 @@ class Resized(Tiny):
         """How pictures became the input, as these votes record it."""
         return Preparation.from_json(votes.provenance["model"]["preprocessing"])
 
+    @property
+    def preparation(self):
+        return self.preprocessing
+
     def prepare(self, image):
         return self.preprocessing.prepare(image)
 
     def metadata(self):
         return {**super().metadata(), "preprocessing": self.preprocessing.to_json()}
-
-
-def resized_pictures(sizes, seed=0):
-    """Grey pictures of these sizes."""
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, 256, size, dtype=np.uint8) for size in sizes]

@@ -15,7 +15,8 @@ from costcert.explorer.session import Session
 from costcert.geometry.footprints import footprint
 from costcert.geometry.preparation import FITS, SUPPORTS
 from explorer_page import settled, slide, state, until
-from resized import Resized, resized_pictures
+from mixed_sizes import pictures
+from resized import Resized
 from served import picture, served
 
 NAMES = ("shoe", "bag", "coat", "dress")
@@ -30,7 +31,7 @@ def model():
 @pytest.fixture(scope="module")
 def votes(model):
     """Of pictures of two sizes, most of whose strips agree."""
-    cast = cc.vote(model, (resized_pictures(SIZES), [0] * 12), "columns:3")
+    cast = cc.vote(model, (pictures(SIZES), [0] * 12), "columns:3")
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 4, 12)
     share = np.linspace(0.4, 1, 12)[rng.permutation(12), None]
@@ -357,7 +358,7 @@ def test_unread_images_are_refused_in_words(visit, votes):
 @pytest.mark.slow
 def test_masks_hide_stickers_on_originals(visit):
     model = Resized(interpolation="nearest", class_names=NAMES)
-    votes = cc.vote(model, (resized_pictures(SIZES), [0] * 12), "masks:3/patch=3")
+    votes = cc.vote(model, (pictures(SIZES), [0] * 12), "masks:3/patch=3")
     rng = np.random.default_rng(2)
     truth = rng.integers(0, 4, 12)
     flipped = rng.random(votes.ballots.shape) < 0.05
@@ -392,7 +393,7 @@ def test_it_fits(visit, address, width):
 @pytest.mark.slow
 def test_the_page_keeps_stickers_where_they_change_something(visit):
     model = Resized(fit="center", part=0.75)
-    votes = cc.vote(model, (resized_pictures([(30, 60)] * 2), [0, 1]), "columns:3")
+    votes = cc.vote(model, (pictures([(30, 60)] * 2), [0, 1]), "columns:3")
     with served(Session(votes, certificates=cc.certify(votes, "original:1"))) as where:
         page = visit(where)
         page.focus("#sticker")

@@ -15,7 +15,8 @@ import costcert as cc
 from costcert.explorer import limits
 from costcert.explorer.session import Session
 from costcert.geometry.footprints import footprint
-from resized import Resized, resized_pictures
+from mixed_sizes import pictures
+from resized import Resized
 from served import LONG, PNG, picture, served
 
 SIZES = [(5, 6), (9, 12), (5, 6), (14, 20), (9, 12), (5, 6)]
@@ -29,7 +30,7 @@ def model():
 @pytest.fixture(scope="module")
 def votes(model):
     """Of pictures of three sizes, in mixed order."""
-    return cc.vote(model, (resized_pictures(SIZES), [0, 1, 2, 0, 1, 2]), "columns:3", soft=cc.Soft(0.2, 2))
+    return cc.vote(model, (pictures(SIZES), [0, 1, 2, 0, 1, 2]), "columns:3", soft=cc.Soft(0.2, 2))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def test_an_uploaded_picture_has_its_own_size(client, model):
 @pytest.mark.parametrize("interpolation", ["nearest", "bicubic"])
 def test_footprints_are_those_of_the_library(original, patch, interpolation):
     model = Resized(interpolation=interpolation, fit="center", part=0.875)
-    votes = cc.vote(model, (resized_pictures([(5, 6)]), [0]), "columns:3")
+    votes = cc.vote(model, (pictures([(5, 6)]), [0]), "columns:3")
     found = Session(votes).footprint(patch, original)
     expected = footprint(cc.parse_patch(patch), original, model.preprocessing.geometry)
     assert len(found["rows"]), len(found["columns"]) == (len(expected.rows), len(expected.columns))
@@ -130,7 +131,7 @@ def test_footprints_are_those_of_the_library(original, patch, interpolation):
 
 def test_masks_take_patches_on_originals(model):
     nearest = Resized(interpolation="nearest")
-    votes = cc.vote(nearest, (resized_pictures([(5, 6), (9, 12)]), [0, 1]), "masks:3/patch=3")
+    votes = cc.vote(nearest, (pictures([(5, 6), (9, 12)]), [0, 1]), "masks:3/patch=3")
     session = Session(votes)
     certs = cc.certify(votes, "original:1", "patchcleanser")
     found = session.certificates_of("original:1")["defenders"]["patchcleanser"]
@@ -139,13 +140,13 @@ def test_masks_take_patches_on_originals(model):
     assert session.summary()["original"]["longest"] == [1, 1]
     with pytest.raises(cc.CostcertError, match="but original:3 of 5x6 changes up to 5x6 pixels"):
         session.certificates_of("original:3")
-    spread = cc.vote(model, (resized_pictures([(5, 6)]), [0]), "masks:3/patch=3")
+    spread = cc.vote(model, (pictures([(5, 6)]), [0]), "masks:3/patch=3")
     assert Session(spread).summary()["original"] is None
 
 
 def test_masks_rank_uploads_by_scores():
     model = Resized(interpolation="nearest")
-    votes = cc.vote(model, (resized_pictures([(5, 6)]), [0]), "masks:3/patch=3")
+    votes = cc.vote(model, (pictures([(5, 6)]), [0]), "masks:3/patch=3")
     deployed = cc.Deployed(model, "masks:3/patch=3", defender="patchcleanser")
     with (
         served(Session(votes), deployed=deployed) as where,
@@ -193,7 +194,7 @@ def test_refusals(client, votes, monkeypatch):
     assert "does not fit an original of 5x6 pixels" in refusal("/certificates", patch="original:6")
     assert "is on the model's input" in refusal("/footprint", patch="2", original="5x6")
     assert "original" in refusal("/footprint", patch="original:2", original="0x6")
-    assert "at most 16384 pixels per side" in refusal("/footprint", patch="original:2", original="99999x6")
+    assert "is too large to be followed" in refusal("/footprint", patch="original:2", original="99999x6")
     for replaced, words in (
         ({"originals": None}, "do not record how large the originals were: vote again"),
         ({"provenance": {}}, "how pictures became these inputs is not recorded"),

@@ -19,7 +19,10 @@ from places import beside
 DATA = beside("data", "gtsrb_test.npz")
 
 
-@pytest.mark.parametrize(("name", "classes", "side"), [("fashion", 10, 28), ("gtsrb", 43, 32)])
+@pytest.mark.parametrize(
+    ("name", "classes", "side"),
+    [("fashion", 10, 28), ("fashion-masks", 10, 28), ("gtsrb", 43, 32), ("gtsrb-pooled", 43, 32)],
+)
 def test_shipped_models_load(name, classes, side):
     model = cc.load_model(f"shipped:{name}")
     assert (model.num_classes, model.image_size) == (classes, (side, side))

@@ -747,7 +747,7 @@ SYSTEMS = {
     "PatchCleanser": ("62.1 83.9", "n/a n/a", "2108.09135"),
     "PatchCURE": ("44.2 78.3", "n/a n/a", "2310.13076"),
     "ECViT": ("41.7 78.6", "n/a n/a", "leaderboard"),
-    "ViP": ("41.4 n/a", "n/a n/a", "leaderboard"),
+    "ViP": ("41.4 70.8", "n/a n/a", "leaderboard"),
     "smoothed-vit": ("38.3 69.3", "n/a n/a", "CVPR 2022"),
 }
 

@@ -1,4 +1,5 @@
-"""The trained models in the package: `shipped:fashion`, `shipped:fashion-masks` and `shipped:gtsrb`."""
+"""The trained models in the package: `shipped:fashion`, `shipped:fashion-masks`, `shipped:gtsrb` and
+`shipped:gtsrb-pooled`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from costcert.errors import SpellingError, nearest
 from costcert.store.locations import Location, locate
 
 PREFIX = "shipped:"
-_FOLDERS = {"fashion": "model", "fashion-masks": "masks", "gtsrb": "gtsrb"}
+_FOLDERS = {"fashion": "model", "fashion-masks": "masks", "gtsrb": "gtsrb", "gtsrb-pooled": "gtsrb-pooled"}
 
 
 def model_folder(model: str | Location) -> Location:
