@@ -29,7 +29,7 @@ from costcert.datasets.parse import parse_dataset
 from costcert.datasets.subsets import limited
 from costcert.models.architectures import Built, build
 from costcert.training.augmentation import augment, draw_mutants
-from costcert.training.losses import training_loss
+from costcert.training.losses import TrainingLoss
 from costcert.training.optimization import averaged, make_optimizer
 from costcert.training.recipes import Recipe
 from costcert.training.trainer import Trainer
@@ -86,12 +86,11 @@ def on_threads(count: int, train: Callable[..., list[Timing]], *args: object) ->
 def trainer(name: str, data: Dataset, recipe: Recipe) -> list[Timing]:
     """When each epoch of the trainer ended."""
     built, marks = _built(name, data), []
-    regions = ABLATION.regions(built.preprocessing.image_size)
     with tempfile.TemporaryDirectory() as folder:
         run = Trainer(
             built.mutants,
             built.preprocessing,
-            regions,
+            ABLATION,
             recipe,
             Path(folder),
             identity={"model": name},
@@ -114,12 +113,15 @@ def plain_loop(name: str, data: Dataset, recipe: Recipe) -> list[Timing]:
     optimizer = make_optimizer(mutants.network, recipe)
     average = averaged(mutants, recipe.average, torch.device("cpu"))
     rng = np.random.default_rng(0)
+    loss_of = TrainingLoss(recipe, ABLATION, preprocessing.image_size)
     mutants.train()
     for _ in range(recipe.epochs):
         for pixels, image_labels in loader:
             augmented = augment(preprocessing.normalise(pixels), recipe, rng)
-            owners, kept = draw_mutants(len(pixels), regions, recipe, rng)
-            loss = training_loss(mutants(augmented, kept, owners), image_labels[owners], recipe)
+            drawn = draw_mutants(len(pixels), len(regions), recipe, rng)
+            owners = torch.arange(len(pixels)).repeat(len(drawn))
+            logits = mutants(augmented, [regions[mutant] for mutant in drawn.ravel()], owners)
+            loss = loss_of(logits, image_labels, drawn, rng)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(mutants.parameters(), recipe.clip)
             optimizer.step()
