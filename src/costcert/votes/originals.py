@@ -27,7 +27,7 @@ OnInput = OnePatch | Several | Footprint
 class SameSize(NamedTuple):
     """The images whose originals have one size: how many there are, and the first of them."""
 
-    count: int
+    images: int
     first: str
 
 
@@ -49,7 +49,7 @@ def refuse_unfit(
     patches: Iterable[Any], preparation: Preparation, sizes: Mapping[ImageSize, SameSize]
 ) -> None:
     """Raise if a patch cannot be followed on pictures of some of these sizes; the first image is named."""
-    total = sum(same.count for same in sizes.values())
+    total = sum(same.images for same in sizes.values())
     for patch in patches:
         unfit: list[tuple[SameSize, GeometryError]] = []
         for size, same in sizes.items() if isinstance(patch, Original) else ():
@@ -58,7 +58,7 @@ def refuse_unfit(
             except GeometryError as error:
                 unfit.append((same, error))
         if unfit:
-            count = sum(same.count for same, _ in unfit)
+            count = sum(same.images for same, _ in unfit)
             raise naming_images(unfit[0][1], unfit[0][0].first, count, total)
 
 
