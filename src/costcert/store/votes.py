@@ -264,7 +264,7 @@ class VotesFolder:
             names = plain_column(table, "image_id", path)
             for size, same in sizes_of_originals(names, originals, unread).items():
                 before = found.get(size, SameSize(0, same.first))
-                found[size] = before._replace(count=before.count + same.count)
+                found[size] = before._replace(images=before.images + same.images)
         return found
 
     def shard(self, number: int) -> Votes:
