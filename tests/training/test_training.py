@@ -545,7 +545,7 @@ torch.set_num_threads(1)
 from costcert.cli import main
 from costcert.training import trainer
 
-loss, steps = trainer.training_loss, 0
+loss, steps = trainer.TrainingLoss.__call__, 0
 
 def killed_in_step_13(*inputs):
     global steps
@@ -554,7 +554,7 @@ def killed_in_step_13(*inputs):
         os.kill(os.getpid(), signal.SIGKILL)
     return loss(*inputs)
 
-trainer.training_loss = killed_in_step_13
+trainer.TrainingLoss.__call__ = killed_in_step_13
 main(sys.argv[1:])
 """
 
