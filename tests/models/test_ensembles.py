@@ -9,6 +9,7 @@ import torch
 
 import costcert as cc
 from command_line import invoke
+from costcert.attacks.optimizer import has_gradients
 from costcert.errors import CostcertError
 from costcert.models.architectures import build
 from costcert.models.saved import ModelCard, save_model
@@ -97,6 +98,14 @@ def test_the_whole_way(folders, images, tmp_path, monkeypatch):
     assert "is not the model that cast these votes" in other.output
     deployed = cc.Deployed.from_run("certs", cc.load_model(folders[:2]))
     assert deployed.predict(images, k=4).shape == (6, 4)
+
+
+def test_an_ensemble_has_gradients_if_all_its_networks_have(folders):
+    def darker(images):
+        return np.stack([images.mean(axis=(1, 2, 3)), 255 - images.mean(axis=(1, 2, 3))], axis=1)
+
+    assert has_gradients(cc.load_model(folders))
+    assert not has_gradients(cc.load_model([darker, darker], image_size=8))
 
 
 def test_what_does_not_go_together_is_refused(folders, tmp_path):

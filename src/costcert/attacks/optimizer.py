@@ -263,8 +263,8 @@ def mutants_at_once(model: TorchClassifier, placements: Placements) -> int:
 
 def has_gradients(model: Classifier) -> bool:
     """Whether torch computes this model; only a step shows whether a torch module cuts its gradients."""
-    return isinstance(model, TorchClassifier) and not isinstance(
-        model.mutants.network, OnnxNetwork | CallableNetwork
+    return isinstance(model, TorchClassifier) and not any(
+        isinstance(network, OnnxNetwork | CallableNetwork) for network in model.mutants.network.modules()
     )
 
 
