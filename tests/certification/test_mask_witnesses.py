@@ -67,6 +67,20 @@ tiny = masked_scenes(most_masks=2, largest_side=4, smaller=False).filter(
 )
 
 
+@settings(max_examples=examples(20))
+@given(masked_elections(tiny, st.integers(2, 3), largest_cap=2, most_images=1))
+def test_attacks_at_once_and_in_turn_are_the_same(election):
+    ways = naive.single_labels(election.num_classes)
+    attacks = [
+        after
+        for attacked in election.scene.sets
+        for after in naive.rewritten(election.ballots(0), attacked, ways)
+    ]
+    scores = [naive.max_min(after, election.scene.rows, election.num_classes) for after in attacks]
+    worst = max(naive.position(score, election.truth[0], "against") for score in scores)
+    assert worst_attack_on_masks(election, 0, ways) == worst
+
+
 @settings(max_examples=examples(60))
 @given(masked_elections(tiny, st.integers(2, 3), largest_cap=1, most_images=1))
 def test_no_attack_on_hard_ballots_is_stronger(election):

@@ -63,17 +63,22 @@ def test_a_picture_at_input_size_is_the_original(model):
         )
 
 
+WORLDS = [
+    ((6, 18), "squash", "bicubic", 1.0),
+    ((5, 12), "center", "nearest", 1.0),
+    ((10, 28), "border", "lanczos", 1.0),
+    ((7, 18), "center", "bilinear", 0.8),
+]
+CLASSIFIERS = [("costcert", "columns:2"), ("patchguard", "columns:2"), ("patchcleanser", "masks:3/patch=7x8")]
+
+
 @pytest.mark.parametrize(
-    ("defender", "ablation"),
-    [("costcert", "columns:2"), ("patchguard", "columns:2"), ("patchcleanser", "masks:3/patch=7x8")],
-)
-@pytest.mark.parametrize(
-    ("original", "fit", "interpolation", "part"),
+    ("defender", "ablation", "original", "fit", "interpolation", "part"),
     [
-        ((6, 18), "squash", "bicubic", 1.0),
-        ((5, 12), "center", "nearest", 1.0),
-        ((10, 28), "border", "lanczos", 1.0),
-        ((7, 18), "center", "bilinear", 0.8),
+        # Every way of resizing, and every classifier, in the essential tests.
+        pytest.param(*classifier, *world, marks=[] if (row + column) % 3 == 0 else pytest.mark.slow)
+        for row, world in enumerate(WORLDS)
+        for column, classifier in enumerate(CLASSIFIERS)
     ],
 )
 def test_rewritten_originals_never_break_a_deployed_certificate(

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costcert as cc
 import naive
 from costcert.defenders import kernels, worst_case
+from costcert.defenders.patchguard import PatchGuard
 from costcert.geometry.touch import Touched
-from strategies import ties
+from strategies import examples, ties
 
 RULES = {
     "cheapest first": (kernels.CHEAPEST_FIRST, kernels.worst),
@@ -72,8 +73,8 @@ def walk(sets, size):
 
 
 @st.composite
-def walks(draw):
-    """Votes of a few images, hard or soft, some ballots unknown; and any sets in any order."""
+def walks(draw, kinds=("hard", "soft")):
+    """Votes of a few images, some ballots unknown; and any sets in any order."""
     num_classes, size = draw(st.integers(2, 7)), draw(st.integers(2, 16))
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -83,7 +84,7 @@ def walks(draw):
     shape = {"num_classes": num_classes, "ablation": "columns:1", "image_size": (1, size)}
     if draw(st.booleans()):
         shape["known"] = rng.random((3, size)) < 0.9
-    if draw(st.booleans()):
+    if draw(st.sampled_from(kinds)) == "hard":
         votes = cc.Votes(ballots, truth, **shape)
     else:
         cap = draw(st.sampled_from([1, 7, 65_536]))
@@ -115,6 +116,25 @@ def test_a_walk_finds_what_pricing_every_position_finds(rule, world, ties, membe
     alone = [walk([touched], votes.num_mutants) for touched in sets]
     each = worst_case.worst_case(code, votes, alone, **options)
     assert walked[0].tolist() == each.max(axis=0).tolist()
+
+
+@settings(max_examples=examples(400))
+@given(walks(kinds=["soft"]), ties)
+def test_a_walk_over_windows_finds_what_the_definition_says(world, ties):
+    """PatchGuard on soft ballots, which bounds what a window takes from the true label before it looks."""
+    votes, sets = world
+    found = PatchGuard().rivals(votes, [walk(sets, votes.num_mutants)], ties)[0]
+    for image, truth in enumerate(votes.truth.tolist()):
+        ballots = [
+            dict(zip(labels[units > 0].tolist(), units[units > 0].tolist(), strict=True))
+            for labels, units in zip(votes.labels[image], votes.units[image], strict=True)
+        ]
+        known = np.ones(votes.num_mutants, bool) if votes.known is None else votes.known[image]
+        unknown = frozenset(np.flatnonzero(~known).tolist())
+        expected = naive.patchguard(
+            ballots, sets, truth, votes.num_classes, ties, unknown, votes.cap, votes.tau
+        )
+        assert 1 + found[image] == expected
 
 
 def test_a_mutant_that_becomes_clean_may_be_off():
@@ -151,3 +171,28 @@ def test_most_positions_are_skipped(monkeypatch):
     kernels.worst.py_func(labels, units, members, walks, np.zeros(1, np.int64), terms, *scratch, out)
     assert 1 <= len(priced) <= len(sets) // 4
     assert out.tolist() == [[0]]
+
+
+def test_few_windows_are_looked_at(monkeypatch):
+    """Where the true label leads by far, the bound on what a window takes is enough at every position."""
+    rng = np.random.default_rng(0)
+    labels = np.stack([np.where(rng.random((1, 40)) < 0.95, 0, 1), np.full((1, 40), 2)], axis=-1)
+    units = np.stack([rng.integers(5, 9, (1, 40)), np.ones((1, 40), int)], axis=-1)
+    votes = cc.Votes.soft(labels, units, [0], cap=10, num_classes=5, ablation="columns:2", image_size=(1, 40))
+    path = walk([frozenset(range(start, start + 3)) for start in range(37)], 40)
+    compiled = kernels.masked_soft
+    looked, counted = [], []
+    for name, calls in (("_largest_outside", looked), ("_soft_passing", counted)):
+        plain = getattr(kernels, name).py_func
+
+        def counting(*args, plain=plain, calls=calls):
+            calls.append(0)
+            return plain(*args)
+
+        monkeypatch.setattr(kernels, name, counting)
+    monkeypatch.setattr(kernels, "_soft_masked_rivals", kernels._soft_masked_rivals.py_func)
+    monkeypatch.setattr(kernels, "masked_soft", compiled.py_func)
+    monkeypatch.setattr("costcert.defenders.patchguard.ready", lambda kernel, no_work: None)
+    assert PatchGuard().rivals(votes, [path], "against").tolist() == [[0]]
+    assert looked == []
+    assert 1 <= len(counted) <= len(path) // 4

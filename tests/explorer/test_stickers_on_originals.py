@@ -43,8 +43,14 @@ def client(votes, model):
         yield client
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
-@pytest.mark.parametrize("patch", ["original:2", "original:2x4", "original:5%"])
+@pytest.mark.parametrize(
+    ("kind", "patch"),
+    [
+        ("soft", "original:2"),
+        ("hard", "original:2x4"),
+        pytest.param("soft", "original:5%", marks=pytest.mark.slow),
+    ],
+)
 def test_certificates_of_originals_of_several_sizes(client, votes, kind, patch):
     chosen = votes if kind == "soft" else votes.hard()
     certs = cc.certify(chosen, patch)

@@ -1,6 +1,7 @@
 """An int8 network is made once, votes, is certified, checked, attacked and deployed."""
 
 import json
+import shutil
 import sys
 import warnings
 
@@ -41,17 +42,24 @@ def trained(folder, model="strip:tall", ablation="columns:3", hide="crop", seed=
     return folder
 
 
-@pytest.fixture
-def data(tmp_path):
-    np.savez(tmp_path / "data.npz", images=IMAGES, labels=np.arange(12) % 4)
-    return f"npz:{tmp_path / 'data.npz'}"
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    file = tmp_path_factory.mktemp("data") / "data.npz"
+    np.savez(file, images=IMAGES, labels=np.arange(12) % 4)
+    return f"npz:{file}"
 
 
-@pytest.fixture
-def folder(tmp_path, data):
-    made = trained(tmp_path / "model")
+@pytest.fixture(scope="module")
+def quantised_once(tmp_path_factory, data):
+    made = trained(tmp_path_factory.mktemp("quantised") / "model")
     cc.load_model(made, precision="int8", calibration=cc.parse_dataset(data))
     return made
+
+
+@pytest.fixture
+def folder(tmp_path, quantised_once):
+    """Each test's own, which it may damage."""
+    return shutil.copytree(quantised_once, tmp_path / "model")
 
 
 def int8(folder, **more):

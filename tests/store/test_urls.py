@@ -84,6 +84,8 @@ def server():
         for name, value in environment.items():
             patch.setenv(name, value)
         forget_stores()
+        # What moto keeps outlives its server, and xdist may come back to this module in the same process.
+        urllib.request.urlopen(urllib.request.Request(f"{address}/moto-api/reset", method="POST")).close()
         fsspec.filesystem("s3").mkdir("bucket")
         yield address
     forget_stores()

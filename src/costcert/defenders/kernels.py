@@ -971,34 +971,34 @@ def masked(
 class SoftWindows(NamedTuple):
     """Of one image: per slot as in `Windows`, and what the true label has in each window.
 
-    outside: [P], the units of the true label in each window outside the present T_p.
+    moved: [S], change of clean votes since rivals were last counted.
     contenders: [S], slots of rivals that can pass at some position.
+    own: [B], the units of the true label.
+    touched, counted: [B], whether the present T_p holds a mutant; whether the one that `outside` is of does.
+    outside: [P], the units of the true label in each window outside that T_p.
     """
 
     best: Any
     where: Any
     clean: Any
     late: Any
-    outside: Any
+    moved: Any
     contenders: Any
+    own: Any
+    touched: Any
+    counted: Any
+    outside: Any
 
 
 def blank_soft_windows(num_mutants: int, labels_each: int, positions: int) -> SoftWindows:
     most = num_mutants * labels_each + 1
     return SoftWindows(
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
+        *(np.empty(most, dtype=np.int64) for _ in range(6)),
+        np.empty(num_mutants, dtype=np.int64),
+        np.empty(num_mutants, dtype=np.bool_),
+        np.empty(num_mutants, dtype=np.bool_),
         np.empty(positions, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
     )
-
-
-@inlined
-def _add_to_windows(outside: Any, holders: Walks, mutant: Int, units: Int) -> None:
-    for h in range(holders.offsets[mutant], holders.offsets[mutant + 1]):
-        outside[holders.flips[h]] += units
 
 
 @inlined
@@ -1007,6 +1007,59 @@ def _largest(values: Any) -> Int:
     for value in values:
         most = max(most, value)
     return most
+
+
+@inlined
+def _units_of_truth(image: Image, labels_each: Int, walk: Walks, windows: SoftWindows) -> None:
+    """What each mutant gives to the true label, and each window holds of it."""
+    own, outside = windows.own, windows.outside
+    for i in range(len(own)):
+        own[i] = 0
+        if image.slots[i * labels_each] >= 0:
+            for at in range(i * labels_each, (i + 1) * labels_each):
+                own[i] += image.units[at] if image.slots[at] == 0 else 0
+    held: Int = 0
+    for p in range(len(outside)):
+        for f in range(walk.offsets[p], walk.offsets[p + 1]):
+            flip = walk.flips[f]
+            held += own[flip] if flip >= 0 else -own[flip ^ (flip >> 31)]
+        outside[p] = held
+
+
+@inlined
+def _largest_outside(holders: Walks, windows: SoftWindows) -> Int:
+    """The most units of the true label that a window holds outside the present T_p."""
+    own, touched, counted, outside = windows.own, windows.touched, windows.counted, windows.outside
+    for i in range(len(own)):
+        if touched[i] != counted[i]:
+            counted[i] = touched[i]
+            units = -own[i] if touched[i] else own[i]
+            if units != 0:
+                for h in range(holders.offsets[i], holders.offsets[i + 1]):
+                    outside[holders.flips[h]] += units
+    return _largest(outside)
+
+
+@inlined
+def _soft_passing(
+    clean: Any, late: Any, contenders: Any, reach: Int, unlisted: Int, unlisted_late: Int
+) -> tuple[Int, Int]:
+    """How many rivals reach `reach`, and what the nearest of the others lacks; NEVER where there is none."""
+    passing: Int = 0
+    nearest: Int = NEVER
+    if reach <= 0:
+        passing += unlisted
+    elif unlisted > 0:
+        nearest = reach
+    if reach < 0:
+        passing += unlisted_late
+    elif unlisted_late > 0:
+        nearest = min(nearest, reach + 1)
+    for slot in contenders:
+        gap = reach + late[slot] - clean[slot]
+        passing += gap <= 0
+        nearest = min(nearest, gap if gap > 0 else NEVER)
+    return passing, nearest
 
 
 @compiled
@@ -1023,55 +1076,77 @@ def _soft_masked_rivals(
 ) -> Int:
     """The most rivals that may pass the true label at one position, over all positions.
 
-    The units of the true label in each window outside T_p are kept from position to position: a flip of a
-    mutant changes those of the windows that hold it.
+    Finding the window that takes most from the true label outside T_p is the costly part. `ceiling` bounds
+    what it takes: all that the best window holds, or what was found last and all that became clean since.
+    Rivals are counted against that bound first, and only at positions that the lemma "Positions that need no
+    pricing" in docs/theory.md does not skip.
 
     Args:
         holders: the windows that hold mutant i are `flips[offsets[i]:offsets[i + 1]]`.
     """
-    clean, outside, slots = windows.clean, windows.outside, image.slots
-    num_mutants = len(slots) // labels_each
-    outside[:] = 0
-    for i in range(num_mutants):
-        if slots[i * labels_each] >= 0:
-            for at in range(i * labels_each, (i + 1) * labels_each):
-                if slots[at] == 0:
-                    _add_to_windows(outside, holders, i, image.units[at])
-    unmasked, known = counts.unknown, num_mutants - counts.unknown
+    clean, moved, slots, touched = windows.clean, windows.moved, image.slots, windows.touched
+    num_mutants = len(windows.own)
+    _units_of_truth(image, labels_each, walk, windows)
+    most = _largest(windows.outside)
+    unmasked: Int = counts.unknown
+    known = num_mutants - unmasked
     # Two windows at most are taken from the true label; labels with fewer votes than that leaves never pass.
-    needed = image.total[0] - 2 * _largest(outside) - 2 * terms.tau * known - terms.cap * unmasked
+    needed = image.total[0] - 2 * most - 2 * terms.tau * known - terms.cap * unmasked
     num_contenders = 0
-    clean[0] = image.total[0]
-    for slot in range(1, counts.listed):
+    for slot in range(counts.listed):
+        moved[slot] = 0
         clean[slot] = image.total[slot]
-        if clean[slot] >= needed:
+        if slot > 0 and clean[slot] >= needed:
             windows.contenders[num_contenders] = slot
             num_contenders += 1
     contenders = windows.contenders[:num_contenders]
+    touched[:] = False
+    windows.counted[:] = False
+    votes: Int = image.total[0]
+    ceiling = most
+    risen: Int = 0
     found = ZERO
-    touched = ZERO
-    for p in range(len(outside)):
+    # When rivals were last counted: the reach, what the nearest one lacked, and how many more beat `found`.
+    reach_then: Int = 0
+    nearest: Int = -NEVER
+    lacking = ONE
+    for p in range(len(windows.outside)):
         for f in range(walk.offsets[p], walk.offsets[p + 1]):
             flip = walk.flips[f]
             i = flip ^ (flip >> 31)
-            sign = 1 if flip >= 0 else -1
-            touched += sign
+            sign = 1 if flip < 0 else -1
+            touched[i] = flip >= 0
             first = i * labels_each
             if slots[first] < 0:
-                unmasked -= sign
+                unmasked += sign
                 continue
+            known += sign
+            votes += sign * windows.own[i]
+            ceiling += max(sign, 0) * windows.own[i]
             for at in range(first, first + labels_each):
-                units = sign * image.units[at]
-                clean[slots[at]] -= units
-                if slots[at] == 0 and units != 0:
-                    _add_to_windows(outside, holders, i, -units)
-        slack = terms.tau * (num_mutants - touched - unmasked)
-        kept = clean[0] - _largest(outside)
-        reach = max(kept - slack, 0) - slack - terms.cap * unmasked
-        passing = (unlisted if reach <= 0 else 0) + (unlisted_late if reach < 0 else 0)
-        for slot in contenders:
-            passing += clean[slot] >= reach + windows.late[slot]
-        found = max(found, passing)
+                slot = slots[at]
+                before = moved[slot]
+                moved[slot] = before + sign * image.units[at]
+                risen += max(moved[slot], 0) - max(before, 0) if slot > 0 else 0
+        ceiling = min(ceiling, most)
+        slack, unknown = terms.tau * known, terms.cap * unmasked
+        reach = max(votes - ceiling - slack, 0) - slack - unknown
+        if lacking * (reach_then - reach) + risen < lacking * nearest:
+            continue
+        for slot in range(counts.listed):
+            clean[slot] += moved[slot]
+            moved[slot] = 0
+        risen = 0
+        passing, nearest = _soft_passing(clean, windows.late, contenders, reach, unlisted, unlisted_late)
+        if passing > found:
+            ceiling = _largest_outside(holders, windows)
+            reach = max(votes - ceiling - slack, 0) - slack - unknown
+            passing, nearest = _soft_passing(clean, windows.late, contenders, reach, unlisted, unlisted_late)
+            found = max(found, passing)
+        if nearest == NEVER:
+            break
+        reach_then = reach
+        lacking = found + 1 - passing
     return found
 
 
