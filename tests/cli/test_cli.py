@@ -379,7 +379,7 @@ def test_every_command_prints_in_every_encoding(tmp_path, encoding):
     model = ["--model", "shipped:fashion"]
     lines = [
         ("--help",),
-        ("demo --limit 20 --out", here / "demo"),
+        ("demo --limit 5 --out", here / "demo"),
         (
             "train --data sample --split test --limit 60 --model strip:small --ablation columns:4 --epochs 1",
             *("--out", here / "model"),

@@ -18,11 +18,15 @@ pytest.importorskip("matplotlib", reason="its page needs costcert[report]")
 def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
     # Brackets would be markup, and spaces part a word in two.
     folder = tmp_path / "my [bold]demo"
-    result = invoke(["demo", "--limit", "20", "--out", str(folder)])
+    result = invoke(["demo", "--limit", "10", "--out", str(folder)])
     assert result.exit_code == 0, result.output
     assert "costcert-demo" not in result.stdout
+    assert "in % of 10 images" in result.stdout
+    assert "What this means." in result.stdout
+    # Only lines with a path may be longer.
+    assert all(len(line) <= 80 for line in result.stdout.splitlines() if str(tmp_path) not in line)
     page = (folder / "report.html").read_text()
-    assert "What a sticker cannot do to 20 photographs of clothes" in page
+    assert "What a sticker cannot do to 10 photographs of clothes" in page
     assert "500 photographs" not in result.stdout + page
     assert f"The page about them: {folder / 'report.html'}\n" in result.stdout
     explored = [shlex.split(path) for path in re.findall(r"costcert explore (.+?)   ", result.stdout)]
@@ -40,7 +44,7 @@ def test_the_demo_names_its_own_folder_and_number_of_images(tmp_path):
     (certify,) = re.findall(r"^ *costcert (certify .+)$", result.stdout, re.MULTILINE)
     certified = invoke(shlex.split(certify))
     assert certified.exit_code == 0, certified.output
-    assert "in % of 20 images" in certified.stdout
+    assert "in % of 10 images" in certified.stdout
 
 
 @pytest.mark.parametrize("installed", [True, False])

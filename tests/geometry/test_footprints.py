@@ -147,7 +147,7 @@ def test_nothing_outside_of_a_footprint_changes_in_other_modes(mode, interpolati
     ],
 )
 def test_every_row_and_column_of_a_footprint_changes(interpolation, fit, part, original, size):
-    """Footprints are not too large: some rewriting changes each row and each column, at every position."""
+    """Footprints are not too large: some rewriting changes each row and each column, wherever it is."""
     preprocessing = Preprocessing(
         size, (0.5,), (0.5,), channels=1, crop_pct=part, crop_mode=fit, interpolation=interpolation
     )
@@ -156,8 +156,10 @@ def test_every_row_and_column_of_a_footprint_changes(interpolation, fit, part, o
     grey = np.full(original, 128, np.uint8)
     near = rng.integers(112, 144, original, dtype=np.uint8)
     before = [preprocessing.prepare(Image.fromarray(picture)) for picture in (grey, near)]
-    missed = 0
-    for top, left in product(range(original[0] - 1), range(original[1] - 2)):
+    missed = reached = 0
+    # All places on small pictures.
+    places = rng.permutation(list(product(range(original[0] - 1), range(original[1] - 2))))
+    for top, left in places[:100]:
         expected = reach.pixels(top, left)
         changed = np.zeros(size, bool)
         for picture, clean in zip((grey, near), before, strict=True):
@@ -167,10 +169,10 @@ def test_every_row_and_column_of_a_footprint_changes(interpolation, fit, part, o
                 changed |= (preprocessing.prepare(Image.fromarray(rewritten)) != clean).any(axis=2)
         assert not (changed & ~expected).any()
         for axis in (0, 1):
+            reached += int(expected.any(axis=axis).sum())
             missed += int((expected.any(axis=axis) & ~changed.any(axis=axis)).sum())
     # Weights below half a grey level change nothing in 8 bits, and a tie counts for both sides.
-    share = missed / max(1, reach.rows.sum() * len(reach.columns) + reach.columns.sum() * len(reach.rows))
-    assert share <= {"box": 0.35, "nearest": 0.35}.get(interpolation, 0.2)
+    assert missed <= {"box": 0.35, "nearest": 0.35}.get(interpolation, 0.2) * reached
 
 
 def test_sizes_of_the_documentation():

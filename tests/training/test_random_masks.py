@@ -49,7 +49,7 @@ def test_they_depend_on_the_seed_alone():
     [
         ("image:small", 12, ["--epochs", "12"]),
         (
-            "timm:vit_tiny_patch16_224",
+            "timm:test_vit",
             64,
             ["--hide", "drop-tokens", "--image-size", "64", "--epochs", "1"],
         ),

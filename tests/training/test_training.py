@@ -527,17 +527,6 @@ def test_gtsrb_is_not_mirrored_unless_requested():
     assert _recipe(TrainOptions(**request, recipe=RecipeOptions(flip=True)), data).flip
 
 
-@pytest.mark.slow
-def test_the_demo_prints_a_table_that_fits_80_columns(tmp_path):
-    result = invoke(["demo", "--limit", "40", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert "in % of 40 images" in result.stdout
-    assert "What this means." in result.stdout
-    # Only lines with a path may be longer.
-    assert all(len(line) <= 80 for line in result.stdout.splitlines() if str(tmp_path) not in line)
-    assert (tmp_path / "report.html").stat().st_size > 10_000
-
-
 KILLED = """
 import os, signal, sys
 import torch

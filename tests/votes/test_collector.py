@@ -151,4 +151,5 @@ def test_pictures_are_read_as_they_are_stored(tmp_path):
         picture.save(tmp_path / "data" / name / "upright.jpg")
     votes = cc.vote(model_of(), f"folder:{tmp_path / 'data'}", "columns:2")
     assert votes.originals.tolist() == [[5, 7]] * 4
-    assert votes.margins[0].tolist() == votes.margins[1].tolist()
+    # Where a mutant stands in its batch may change the last bits of its logits.
+    np.testing.assert_allclose(votes.margins[0], votes.margins[1], rtol=1e-4)
