@@ -993,11 +993,16 @@ class SoftWindows(NamedTuple):
 def blank_soft_windows(num_mutants: int, labels_each: int, positions: int) -> SoftWindows:
     most = num_mutants * labels_each + 1
     return SoftWindows(
-        *(np.empty(most, dtype=np.int64) for _ in range(6)),
-        np.empty(num_mutants, dtype=np.int64),
-        np.empty(num_mutants, dtype=np.bool_),
-        np.empty(num_mutants, dtype=np.bool_),
-        np.empty(positions, dtype=np.int64),
+        best=np.empty(most, dtype=np.int64),
+        where=np.empty(most, dtype=np.int64),
+        clean=np.empty(most, dtype=np.int64),
+        late=np.empty(most, dtype=np.int64),
+        moved=np.empty(most, dtype=np.int64),
+        contenders=np.empty(most, dtype=np.int64),
+        own=np.empty(num_mutants, dtype=np.int64),
+        touched=np.empty(num_mutants, dtype=np.bool_),
+        counted=np.empty(num_mutants, dtype=np.bool_),
+        outside=np.empty(positions, dtype=np.int64),
     )
 
 
