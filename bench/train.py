@@ -43,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how fast networks train on strips, in one run.")
     parser.add_argument("--rounds", type=int, default=4, help="epochs, of which the first is not timed")
     parser.add_argument("--data", default="sample", help="dataset to train on")
-    parser.add_argument("--limit", type=int, default=640, help="number of images")
+    parser.add_argument("--limit", type=int, default=500, help="number of images")
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds must be at least 2, got {options.rounds}")

@@ -24,9 +24,22 @@ NOTE_AFTER = 1.0
 
 
 def compiled(function: Kernel) -> Kernel:
-    """`function` compiled to machine code; without a writable cache every process compiles it again."""
+    """`function` compiled to machine code; without a writable cache every process compiles it again.
+
+    It must not allocate arrays: it is compiled without numba's counts of references to them, which would
+    take half the time of short loops.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def allocating(function: Kernel) -> Kernel:
+    """`compiled` for a function that allocates arrays."""
+    return _compiled(function)
+
+
+def _compiled(function: Kernel, **options: Any) -> Kernel:
     # Nothing outside of Python calls kernels, and compiling an entry for that takes time.
-    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True}
+    options |= {"nogil": True, "no_cfunc_wrapper": True}
     try:
         return cast(Kernel, numba.njit(cache=True, **options)(function))
     except RuntimeError:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costcert.compiled import compiled, inlined
+from costcert.compiled import allocating, compiled, inlined
 
 
 class Geometry(NamedTuple):
@@ -40,7 +40,7 @@ class Contenders(NamedTuple):
     seen: Any
 
 
-@compiled
+@allocating
 def _blank_contenders(num_mutants: Any, labels_each: Any, num_classes: Any) -> Contenders:
     most = min(num_mutants * labels_each, num_classes) + 2
     return Contenders(
@@ -175,7 +175,7 @@ def _standing(
     return np.int64(passing)
 
 
-@compiled
+@allocating
 def pairs(
     labels: Any,
     units: Any,
@@ -233,7 +233,7 @@ def pairs(
         _clear_contenders(contenders, labels[image], used)
 
 
-@compiled
+@allocating
 def pair_ranks(labels: Any, units: Any, truth: Any, rows: Any, num_classes: Any, out: Any) -> None:
     """The position of the true label by best row, then by votes, then by the lowest label; all ballots known.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costcert.compiled import compiled, ready
+from costcert.compiled import allocating, compiled, ready
 
 Bools = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
@@ -110,7 +110,7 @@ def _hold_all(holders: Any, held: Any, num_held: int) -> tuple[Any, int]:
     return left, num_held
 
 
-@compiled
+@allocating
 def _inside_another(words: Words, size: Indices, probes: Indices, most_steps: int) -> tuple[Bools, int]:
     """For each set, ordered by descending size, whether a larger one contains it; and the steps taken.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from costcert.compiled import compiled, ready
+from costcert.compiled import allocating, compiled, ready
 from costcert.geometry import bitsets
 from costcert.geometry.bitsets import Indices, TooManySetsError, Words
 
@@ -153,7 +153,7 @@ def _improvable(words: Any, near: Any, chosen: Any, others: Any) -> bool:
     return False
 
 
-@compiled
+@allocating
 def _count_settled(words: Any, near: Any, choices: Any) -> int:
     """The number of these choices that cannot be improved."""
     others = np.empty(words.shape[1], dtype=np.uint64)
@@ -163,7 +163,7 @@ def _count_settled(words: Any, near: Any, choices: Any) -> int:
     return settled
 
 
-@compiled
+@allocating
 def _one_more(words: Any, near: Any, choices: Any, most: int) -> tuple[Any, Any]:
     """All unions with one more set that cannot be improved; some repeat, and some are not maximal."""
     count, width = words.shape
