@@ -229,6 +229,44 @@ def costcert_masks(ballots, windows, truth, num_classes, ties="against", uncerta
     return 1 + worst
 
 
+def lead(ballots, masked, label, num_classes):
+    """By how much a label leads all others in the votes of mutants outside `masked`."""
+    left = clean_votes(ballots, masked, num_classes)
+    return left[label] - max((left[y] for y in range(num_classes) if y != label), default=0)
+
+
+def double_masked_scores(ballots, windows, num_classes):
+    """S[y] of double masking: the lead of a label under the window that suits it, whichever is the second."""
+    return [
+        max(min(lead(ballots, one | two, y, num_classes) for two in windows) for one in windows)
+        for y in range(num_classes)
+    ]
+
+
+def double_masking(ballots, windows, truth, num_classes, ties="against", uncertain=frozenset(), cap=1, tau=0):
+    """min-k of double masking: 1 + the most rivals that lead under window p and another as the truth does."""
+    worst = 0
+    for window in windows:
+        # What a pair's clean ballots may be off by, and the uncertain ones outside it may add.
+        off = {
+            two: 2 * tau * (len(ballots) - len(window | two | uncertain))
+            + cap * len(uncertain - window - two)
+            for two in windows
+        }
+
+        def led(label, two, window=window):
+            return lead(ballots, window | two | uncertain, label, num_classes)
+
+        sure = min(led(truth, two) - off[two] for two in windows)
+        others = [two for two in windows if two != window] or [window]
+        rivals = [y for y in range(num_classes) if y != truth]
+        able = [
+            y for y in rivals if max(led(y, two) + off[two] for two in others) >= sure + extra(y, truth, ties)
+        ]
+        worst = max(worst, len(able))
+    return 1 + worst
+
+
 def axis_masks(length, patch, count):
     """Sets of positions on one axis, such that any `patch` neighbouring positions lie inside one of them."""
     stride = 0
@@ -423,6 +461,15 @@ def reachable_masked(ballots, sets, windows, num_classes, ways=None):
     """All lists of PatchGuard scores that attacks reach; touched mutants vote for one label by default."""
     return {
         tuple(masked_scores(after, windows, num_classes))
+        for attacked in sets
+        for after in rewritten(ballots, attacked, ways or single_labels(num_classes))
+    }
+
+
+def reachable_double_masked(ballots, sets, windows, num_classes, ways=None):
+    """All lists of double masking's scores that attacks reach; see `reachable_masked`."""
+    return {
+        tuple(double_masked_scores(after, windows, num_classes))
         for attacked in sets
         for after in rewritten(ballots, attacked, ways or single_labels(num_classes))
     }

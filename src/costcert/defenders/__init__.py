@@ -23,6 +23,7 @@ BUILTIN = {
     "costcert": ("costcert", "CostCert"),
     "costcert-masks": ("masks", "CostCertMasks"),
     "patchguard": ("patchguard", "PatchGuard"),
+    "double-masking": ("double_masking", "DoubleMasking"),
     "cbn": ("cbn", "Cbn"),
     "drs": ("drs", "Drs"),
     "patchcleanser": ("patchcleanser", "PatchCleanser"),

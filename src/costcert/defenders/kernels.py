@@ -1201,3 +1201,190 @@ def masked_soft(
                 unlisted_late,
             )
         _forget(image, counts)
+
+
+class PairTables(NamedTuple):
+    """Of one image, for pairs of windows; the last slot in use stands for every label without votes.
+
+    clean, left: [S], votes outside T_p, and outside both windows of a pair.
+    held: [B], whether T_p holds a mutant.
+    least, most: [P, S], the smallest lead in the pairs of a window; and the largest, not counting the pair of
+        the window with itself, with what clean ballots may be off and unknown ones may add.
+    sure: [P], the smallest lead of the true label in the pairs of a window, less the same.
+    score: [S], the largest of `least`.
+    """
+
+    clean: Any
+    left: Any
+    held: Any
+    least: Any
+    most: Any
+    sure: Any
+    score: Any
+
+
+def blank_pair_tables(num_mutants: int, labels_each: int, positions: int) -> PairTables:
+    most = num_mutants * labels_each + 2
+    return PairTables(
+        clean=np.empty(most, dtype=np.int64),
+        left=np.empty(most, dtype=np.int64),
+        held=np.empty(num_mutants, dtype=np.bool_),
+        least=np.empty((positions, most), dtype=np.int64),
+        most=np.empty((positions, most), dtype=np.int64),
+        sure=np.empty(positions, dtype=np.int64),
+        score=np.empty(most, dtype=np.int64),
+    )
+
+
+@inlined
+def _add_mutant(image: Image, labels_each: Int, mutant: Int, sign: Int, votes: Any) -> None:
+    for at in range(mutant * labels_each, (mutant + 1) * labels_each):
+        votes[image.slots[at]] += sign * image.units[at]
+
+
+@inlined
+def _leads(left: Any, slack: Int, least: Any, others_least: Any, most: Any, others_most: Any) -> Int:
+    """Enter the lead of every slot over all others into the rows of both windows; returns that of slot 0."""
+    best: Int = 0
+    second: Int = 0
+    leader: Int = 0
+    for slot in range(len(left)):
+        votes = left[slot]
+        if votes > best:
+            second = best
+            best = votes
+            leader = slot
+        elif votes > second:
+            second = votes
+    # The leader's own entries are of its lead over the second.
+    left[leader] += best - second
+    for slot in range(len(left)):
+        lead = left[slot] - best
+        least[slot] = min(least[slot], lead)
+        others_least[slot] = min(others_least[slot], lead)
+        most[slot] = max(most[slot], lead + slack)
+        others_most[slot] = max(others_most[slot], lead + slack)
+    lead = left[0] - best
+    left[leader] -= best - second
+    return lead
+
+
+@compiled
+def _fill_pair_tables(
+    image: Image, labels_each: Int, slots: Int, walk: Walks, tables: PairTables, terms: Terms
+) -> None:
+    """The tables of all pairs of windows.
+
+    Args:
+        slots: in use, and one more for labels without votes.
+    """
+    clean, left = tables.clean[:slots], tables.left[:slots]
+    least, most = tables.least[:, :slots], tables.most[:, :slots]
+    held = tables.held
+    positions = len(tables.sure)
+    least[:] = NEVER
+    most[:] = -NEVER
+    tables.sure[:] = NEVER
+    for slot in range(slots - 1):
+        clean[slot] = image.total[slot]
+    clean[slots - 1] = 0
+    held[:] = False
+    unknown: Int = 0
+    for mutant in range(len(held)):
+        unknown += image.slots[mutant * labels_each] < 0
+    known = len(held) - unknown
+    for p in range(positions):
+        for f in range(walk.offsets[p], walk.offsets[p + 1]):
+            mutant = walk.flips[f] ^ (walk.flips[f] >> 31)
+            held[mutant] = walk.flips[f] >= 0
+            sign = -1 if walk.flips[f] >= 0 else 1
+            if image.slots[mutant * labels_each] < 0:
+                unknown += sign
+            else:
+                known += sign
+                _add_mutant(image, labels_each, mutant, sign, clean)
+        for slot in range(slots):
+            left[slot] = clean[slot]
+        unmasked: Int = unknown
+        counted: Int = known
+        for j in range(positions):
+            for f in range(walk.offsets[j], walk.offsets[j + 1]):
+                mutant = walk.flips[f] ^ (walk.flips[f] >> 31)
+                if held[mutant]:
+                    continue
+                sign = -1 if walk.flips[f] >= 0 else 1
+                if image.slots[mutant * labels_each] < 0:
+                    unmasked += sign
+                else:
+                    counted += sign
+                    _add_mutant(image, labels_each, mutant, sign, left)
+            if j < p:
+                continue
+            slack = 2 * terms.tau * counted + terms.cap * unmasked
+            # In the pair of window p with itself no rival does better than in another pair of p.
+            apart = positions == 1 or j > p
+            lead = _leads(left, slack if apart else -NEVER, least[p], least[j], most[p], most[j])
+            tables.sure[p] = min(tables.sure[p], lead - slack)
+            tables.sure[j] = min(tables.sure[j], lead - slack)
+
+
+@compiled
+def double_masked(
+    labels: Any,
+    units: Any,
+    members: Any,
+    flips: Any,
+    offsets: Any,
+    terms: Terms,
+    image: Image,
+    tables: PairTables,
+    scores: Any,
+    rank: Any,
+    out: Any,
+) -> None:
+    """Double masking: labels are ranked by the window under which they lead, whatever else is masked.
+
+    Args:
+        labels, units, members, flips, offsets, rank, out: as for `masked`; units may be [N, B, j].
+        scores: [N, L], S, or [0, 0] if not requested.
+    """
+    num_images, _, labels_each = labels.shape
+    positions = len(tables.sure)
+    for n in range(num_images):
+        counts = _read(image, labels[n], units[n], members[n])
+        truth = image.label[0]
+        listed = counts.listed
+        _fill_pair_tables(image, labels_each, listed + 1, Walks(flips, offsets, offsets), tables, terms)
+        score = tables.score
+        for slot in range(listed + 1):
+            score[slot] = -NEVER
+            for p in range(positions):
+                score[slot] = max(score[slot], tables.least[p, slot])
+        if len(scores) > 0:
+            scores[n, :] = score[listed]
+            for slot in range(listed):
+                scores[n, image.label[slot]] = score[slot]
+        late_unlisted: Int = terms.num_classes - 1 - truth
+        for slot in range(1, listed):
+            late_unlisted -= image.label[slot] > truth
+        unlisted = terms.num_classes - listed - late_unlisted
+        if len(rank) > 0:
+            ahead: Int = 0
+            for slot in range(1, listed):
+                ahead += score[slot] >= score[0] + (image.label[slot] > truth)
+            ahead += unlisted if score[listed] >= score[0] else 0
+            ahead += late_unlisted if score[listed] > score[0] else 0
+            rank[n] = 1 + ahead
+        if len(out) > 0:
+            found: Int = 0
+            for p in range(positions):
+                sure = tables.sure[p]
+                passing: Int = 0
+                for slot in range(1, listed):
+                    late = terms.lowest and image.label[slot] > truth
+                    passing += tables.most[p, slot] >= sure + late
+                passing += unlisted if tables.most[p, listed] >= sure else 0
+                passing += late_unlisted if tables.most[p, listed] >= sure + terms.lowest else 0
+                found = max(found, passing)
+            out[n] = found
+        _forget(image, counts)
