@@ -39,6 +39,6 @@ def pytest_sessionstart(session):
 
         # More mutants than two patches touch, whose unions another kernel finds.
         votes = cc.Votes([[0, 1] * 4], [0], num_classes=2, ablation="columns:2", image_size=(1, 8))
-        cc.certify(votes, ["square:1", "2*square:1"], ["costcert", "patchguard"])
+        cc.certify(votes, ["square:1", "2*square:1"], ["costcert", "patchguard", "double-masking"])
         cc.exclusion(votes, "square:1", 1, k=1)
         cc.stability(votes, "square:1", k=1)

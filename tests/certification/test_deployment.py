@@ -20,7 +20,9 @@ ABLATION = "columns:3"
 PATCH = cc.Square(2)
 
 
-@pytest.mark.parametrize("defender", ["costcert", "cbn", "drs", "patchguard", "costcert-masks"])
+@pytest.mark.parametrize(
+    "defender", ["costcert", "cbn", "drs", "patchguard", "costcert-masks", "double-masking"]
+)
 @pytest.mark.parametrize("soft", [None, Soft(0.3, 2)], ids=["hard", "soft"])
 def test_the_true_label_has_the_rank_of_its_certificate(defender, soft):
     data = pictures(30)

@@ -687,7 +687,7 @@ def test_certificates_are_shown_as_they_were_made(visit, votes):
 def test_masking_defenders_mask_for_the_patch_of_the_run(visit, votes):
     """The classifier stays the one that masks for 4 x 4 pixels, whatever the sticker."""
     hard = votes.hard()
-    certs = cc.certify(hard, [2, 4], ["patchguard", "costcert-masks"], mask=4)
+    certs = cc.certify(hard, [2, 4], ["patchguard", "costcert-masks", "double-masking"], mask=4)
     own = cc.certify(hard, 2, "patchguard").min_k("patchguard", 2)
     (row, *_) = np.flatnonzero(certs.min_k("patchguard", 2) > own)
     with served(Session(hard, certificates=certs)) as where:

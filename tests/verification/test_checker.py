@@ -30,20 +30,21 @@ from costcert.models.classifier import Soft
 from costcert.store.votes import VotesFolder
 from costcert.verification import checker as check
 from costcert.verification import digests as chain
+from costcert.verification import elections as counting
 from costcert.verification import pixels as geometry
 from costcert.votes.voting import vote
 from sealing import classifier_with, resealed
 from strategies import elections, examples, masked_elections, masked_scenes, scenes, soft_elections, ties
 from tiny import Tiny, pictures
 
-HARD = ("costcert", "costcert-masks", "patchguard", "cbn", "drs")
+HARD = ("costcert", "costcert-masks", "patchguard", "double-masking", "cbn", "drs")
 
 
 def costcert(*args):
     return invoke([str(arg) for arg in args])
 
 
-@pytest.mark.parametrize("module", [check, geometry, chain])
+@pytest.mark.parametrize("module", [check, counting, geometry, chain])
 def test_the_checker_shares_no_code_with_what_it_checks(module):
     source = Path(module.__file__).read_text()
     imported = set()
@@ -51,7 +52,8 @@ def test_the_checker_shares_no_code_with_what_it_checks(module):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0
             # What the checker takes from beside it shares no code either.
-            imported.add("" if node.module == geometry.__name__ else node.module.partition(".")[0])
+            shared = node.module in (counting.__name__, geometry.__name__)
+            imported.add("" if shared else node.module.partition(".")[0])
         elif isinstance(node, ast.Import):
             imported |= {name.name.partition(".")[0] for name in node.names}
     assert imported <= set(sys.stdlib_module_names) | {"pyarrow", ""}
@@ -157,6 +159,7 @@ def test_it_agrees_with_the_definitions(election, ties):
         "drs": naive.drs,
         "patchguard": naive.patchguard,
         "costcert-masks": naive.costcert_masks,
+        "double-masking": naive.double_masking,
     }
     for image, row in enumerate(rows_of(election.votes())):
         ballots, truth = election.ballots(image), election.truth[image]
@@ -192,6 +195,25 @@ def test_it_agrees_with_the_definition_of_patchcleanser(election, rng, tau):
         assert found == tuple(each[image] for each in of)
 
 
+@settings(max_examples=examples(60))
+@given(soft_elections(scenes(largest_side=5)), st.randoms(use_true_random=False), st.integers(0, 2), ties)
+def test_it_agrees_with_the_definition_of_double_masking(election, rng, tau, ties):
+    """With soft ballots, of which some are uncertain and the others may be off."""
+    votes = election.votes()
+    cuts = np.float32([[rng.choice([0, 1, 1, 1]) for _ in row] for row in votes.ballots])
+    votes, patch = votes.replace(cuts=cuts), election.scene.patch
+    question = question_of(votes, defenders=["double-masking"], tau=tau, epsilon=0.5, ties=ties)
+    certs = cc.certify(votes, patch, "double-masking", tau=tau, epsilon=0.5, ties=ties)
+    for image, row in enumerate(rows_of(votes)):
+        uncertain = frozenset(np.flatnonzero(cuts[image] == 0).tolist())
+        world = election.ballots(image), election.scene.windows, election.truth[image], election.num_classes
+        expected = naive.double_masking(*world, ties, uncertain, election.cap, min(tau, election.cap))
+        rank, min_k = question.answer(row, "double-masking", str(patch))
+        assert min_k == expected == certs.min_k("double-masking", patch)[image]
+        scores = naive.double_masked_scores(*world[:2], election.num_classes)
+        assert rank == naive.rank(scores, election.truth[image]) == certs.rank("double-masking", patch)[image]
+
+
 def test_masks_that_do_not_cover_the_patch_are_refused():
     votes = cc.Votes(
         np.zeros((1, 45), int), [0], num_classes=3, ablation="masks:3/patch=2", image_size=(8, 8)
@@ -212,10 +234,10 @@ def test_patchcleanser_says_nothing_about_strips():
 
 def test_its_known_answers():
     """The paper's panda, and all 224 mutants right."""
-    panda = check.Election([[(0, 1)]] * 4 + [[(1, 1)]] * 9 + [[(2, 1)]] * 4, 1, 3, 1, lowest=False)
+    panda = counting.Election([[(0, 1)]] * 4 + [[(1, 1)]] * 9 + [[(2, 1)]] * 4, 1, 3, 1, lowest=False)
     touched = [0b111 << 4]
     assert (panda.min_k("cbn", touched, 0, 0), panda.min_k("costcert", touched, 0, 0)) == (3, 2)
-    right = check.Election([[(7, 1)]] * 224, 7, 1000, 1, lowest=False)
+    right = counting.Election([[(7, 1)]] * 224, 7, 1000, 1, lowest=False)
     touched = check.touched("columns:19", "square:96", 224, 224)
     assert {one.bit_count() for one in touched} == {114}
     answers = [right.min_k(defender, touched, 0, 0) for defender in ("costcert", "cbn", "patchguard")]

@@ -12,7 +12,9 @@ import costcert as cc
 from command_line import invoke
 from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import parse_ablation
+from costcert.geometry.touch import touched
 from costcert.models.classifier import Soft, ballots_of
+from costcert.votes import tuning
 from costcert.votes.search import Setting, VoteEstimates, neighbours
 from costcert.votes.tuning import FOLDS, compare_runs, read_tuned, tune
 from costcert.votes.voting import vote
@@ -65,8 +67,17 @@ def test_reported_accuracies_are_those_of_certify():
         name = step.setting.defender
         certificates = cc.certify(VoteEstimates(votes).under(step.setting), cc.Square(3), name)
         assert step.reached == pytest.approx((certificates.min_k(name, cc.Square(3)) <= 1).mean())
-    assert found.defenders == ["costcert", "patchguard"]
+    assert found.defenders == ["costcert", "patchguard", "double-masking"]
     assert found.setting == max(found.steps, key=lambda step: step.cross_validated).setting
+
+
+def test_defenders_that_take_long_are_tried_on_small_images_only(monkeypatch):
+    votes = election(20)[0].select(FEW)
+    positions = len(touched(votes.ablation, cc.Square(3), votes.image_size))
+    monkeypatch.setattr(tuning, "_FEW_POSITIONS", positions)
+    assert tune(votes, 3, k=1).defenders == ["costcert", "patchguard", "double-masking"]
+    monkeypatch.setattr(tuning, "_FEW_POSITIONS", positions - 1)
+    assert tune(votes, 3, k=1).defenders == ["costcert", "patchguard"]
 
 
 def test_cross_validated_accuracies_come_from_held_out_images():
@@ -91,6 +102,16 @@ def test_fewer_passes_on_request():
     assert found.steps[-1].passes <= 3
     assert found.step.passes <= 3
     assert all(each.setting.ablation.count(votes.image_size) <= 3 for each in found.choices)
+
+
+def test_a_limit_on_passes_does_not_stop_the_search_at_a_large_stride():
+    """Mutants that say something are neighbours, so a few passes less cost little."""
+    votes, _ = election(150)
+    free = tune(votes, [2], k=1, defenders="costcert")
+    limited = tune(votes, [2], k=1, defenders="costcert", most_passes=free.step.passes - 1)
+    assert limited.step.passes < free.step.passes < WIDTH
+    assert free.setting.ablation.stride == limited.setting.ablation.stride == 1
+    assert limited.step.reached > free.step.reached - 0.1
 
 
 def test_a_power_of_one_changes_nothing():

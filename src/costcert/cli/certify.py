@@ -66,7 +66,7 @@ class CertifyOptions:
         Parameter(
             name=("--defender", "-d"),
             help="Defenders, separated by commas: costcert, costcert-masks, patchguard, cbn, drs, "
-            "patchcleanser; or all.",
+            "double-masking, patchcleanser; or all (but double-masking, which takes longer).",
             show_default="that of --tuned, or all",
         ),
     ] = None

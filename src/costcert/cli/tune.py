@@ -57,7 +57,7 @@ class TuneOptions:
         Parameter(
             name=("--defender", "-d"),
             help="Defenders to choose from, separated by commas; or all.",
-            show_default="costcert,patchguard; for masks patchcleanser",
+            show_default="costcert,patchguard, for small images double-masking; for masks patchcleanser",
         ),
     ] = None
     most_passes: Annotated[

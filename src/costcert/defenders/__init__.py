@@ -69,7 +69,9 @@ def default_for(ablation: Ablation) -> str:
 
 
 def chosen(names: str | Iterable[str], *, ablation: Ablation, soft: bool, partial: bool) -> list[Defender]:
-    """The defenders of these names, each once; `all` means the built-in ones that read such ballots.
+    """The defenders of these names, each once.
+
+    `all` means the built-in ones that read such ballots, but those that are certified by name only.
 
     Args:
         ablation: which mutants voted; for masks, `all` leaves out defenders that count votes.
@@ -79,7 +81,7 @@ def chosen(names: str | Iterable[str], *, ablation: Ablation, soft: bool, partia
     wanted = several(names)
     if wanted == ["all"]:
         suited = _suited(ablation)
-        return [each for each in suited if each.refusal(soft, partial) is None]
+        return [each for each in suited if each.refusal(soft, partial) is None and not each.by_name_only]
     defenders = list(dict.fromkeys(find(name) for name in wanted))
     if not defenders:
         raise SpellingError(f"no defender given: use one of {', '.join(BUILTIN)}, or all")

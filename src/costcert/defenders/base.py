@@ -39,6 +39,8 @@ class Defender(ABC):
     ranks_unknown: ClassVar[bool] = False
     # Whether the prediction masks what a patch could have written, so that it is another for each patch.
     masks: ClassVar[bool] = False
+    # Whether it is certified only if named, and `all` leaves it out.
+    by_name_only: ClassVar[bool] = False
     # Whether it reads votes of `Masks`, and those alone; other defenders read them if named.
     reads_masks: ClassVar[bool] = False
 

@@ -29,7 +29,12 @@ from costcert.defenders.base import Defender
 from costcert.defenders.patchguard import PatchGuard
 from costcert.defenders.worst_case import Arrays, Counts, known_ties
 from costcert.errors import CostcertError
+from costcert.geometry.ablations import Ablation
+from costcert.geometry.footprints import Footprint
+from costcert.geometry.patches import OnePatch, Several
+from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import Touched
+from costcert.geometry.touch import touched as touched_by
 from costcert.votes.table import Votes, read_only
 
 # Limit on windows, whose pairs are all looked at: about 100 ms for an image with 50 labels.
@@ -45,6 +50,8 @@ class DoubleMasking(Defender):
     )
     reads_unknown = True
     masks = True
+    # Its time grows with the square of the number of windows: milliseconds per image at 224 columns.
+    by_name_only = True
 
     def scores(self, votes: Votes, touched: Touched) -> npt.NDArray[np.int64]:
         scores = np.empty((len(votes), votes.num_classes), dtype=np.int64)
@@ -57,13 +64,13 @@ class DoubleMasking(Defender):
     def rivals(self, votes: Votes, patches: Sequence[Touched], ties: str) -> Counts:
         return np.stack([self._contested(votes, touched, ties, "passing", decided=0) for touched in patches])
 
+    def refuse(
+        self, ablation: Ablation, patch: OnePatch | Several | Footprint, image_size: ImageSize
+    ) -> None:
+        _refuse_many(touched_by(ablation, patch, image_size))
+
     def _contested(self, votes: Votes, touched: Touched, ties: str, wanted: str, decided: int) -> Counts:
         """What `_run` finds; `decided` where PatchGuard shows that the true label leads in all pairs."""
-        if len(touched) > _MOST_WINDOWS:
-            raise CostcertError(
-                f"{len(touched):,} windows have too many pairs to mask: use costcert, patchguard, or a "
-                f"larger stride ({self.name} takes up to {_MOST_WINDOWS:,})"
-            )
         counts = np.full(len(votes), decided, dtype=np.int64)
         contested = np.flatnonzero(PatchGuard().rivals(votes, [touched], "against")[0])
         if len(contested):
@@ -82,6 +89,7 @@ class DoubleMasking(Defender):
         rank: Counts | None = None,
         passing: Counts | None = None,
     ) -> None:
+        _refuse_many(touched)
         labels, units = Arrays.of(votes)
         members = read_only(np.asarray(votes.truth[:, None], dtype=np.int32))
         terms = kernels.Terms(
@@ -107,3 +115,11 @@ class DoubleMasking(Defender):
 
         ready(kernels.double_masked, lambda: work(0, 0))
         side_by_side(work, len(votes), at_least=1)
+
+
+def _refuse_many(touched: Touched) -> None:
+    if len(touched) > _MOST_WINDOWS:
+        raise CostcertError(
+            f"{len(touched):,} windows have too many pairs to mask: use costcert or patchguard, or a larger "
+            f"stride (double-masking takes up to {_MOST_WINDOWS:,})"
+        )

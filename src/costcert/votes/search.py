@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -165,7 +165,7 @@ class Search:
         everyone = replace(self._ballots.everything, defender=defender)
         yield "all, hard", self.masked(everyone)
         reads_soft = find(defender).reads_soft and self._ballots.temperature is not None
-        soft = self.best(self._temperatures(everyone)) if reads_soft else everyone
+        soft = max(self._temperatures(everyone), key=self.quality) if reads_soft else everyone
         if reads_soft:
             yield "all, soft", self.masked(soft)
         if not isinstance(everyone.ablation, Masks):
@@ -178,11 +178,13 @@ class Search:
             self._shares[setting] = hits.mean(axis=0)
         return self._shares[setting]
 
+    def quality(self, setting: Setting) -> float:
+        """The goal that the setting reaches with the best mask, whatever its passes."""
+        return max(self._by_mask(setting))
+
     def score(self, setting: Setting) -> float:
-        """The goal that the setting reaches with the best mask."""
-        passes = self._ballots.passes(setting)
-        # Too many passes score below every setting that fits, and the more passes the lower.
-        return max(self._by_mask(setting)) if self._fits(setting) else -float(passes)
+        """The same; too many passes score below every setting that fits, and the more passes the lower."""
+        return self.quality(setting) if self._fits(setting) else -float(self._ballots.passes(setting))
 
     def masked(self, setting: Setting) -> Setting:
         """The setting, with the best mask if its defender masks."""
@@ -201,10 +203,6 @@ class Search:
         # Against every patch that fits into the mask the certificates are those against the mask.
         return [float(score) for score in self._within[setting.ablation].mean(axis=1) * shares.mean(axis=1)]
 
-    def best(self, settings: Iterable[Setting]) -> Setting:
-        """The setting with the highest score; the first of several."""
-        return max(settings, key=self.score)
-
     def best_for(self, defender: str, patch: int, k: int) -> Setting | None:
         """Of all settings tried with this defender, the best for one patch and one k, by their indices."""
         tried = [each for each in self._shares if each.defender == defender and self._fits(each)]
@@ -214,19 +212,34 @@ class Search:
         return replace(best, mask=self._goal.patches[patch]) if find(defender).masks else best
 
     def climb(self, setting: Setting) -> Setting:
-        """The local optimum reached from here by changing spans, strides, families or temperature."""
-        given, size = self._ballots.votes.ablation, self._ballots.votes.image_size
+        """The local optimum reached from here by changing spans, strides, families or temperature.
+
+        Passes are limited last: the first step to fit would be the largest stride, from which no small step
+        leads to a narrow span. So the optimum without a limit sheds passes where that costs least.
+        """
+        best = self._climb(setting, self.quality)
+        while not self._fits(best):
+            passes = self._ballots.passes(best)
+            fewer = [each for each in self._near(best, 1) if self._ballots.passes(each) < passes]
+            if not fewer:
+                break
+            best = max(fewer, key=self.quality)
+        return self._climb(best, self.score)
+
+    def _climb(self, setting: Setting, value: Callable[[Setting], float]) -> Setting:
+        size = self._ballots.votes.image_size
         step = max(1, max(_reach(family, size) for family in _families(setting.ablation)) // 8)
         while True:
-            near = [
-                replace(setting, ablation=each) for each in neighbours(setting.ablation, given, size, step)
-            ]
-            better = self.best([setting, *near])
-            better = self.best([better, *self._temperatures(better)])
+            better = max([setting, *self._near(setting, step)], key=value)
+            better = max([better, *self._temperatures(better)], key=value)
             if better == setting and step == 1:
                 return setting
             step = step if better != setting else max(1, step // 2)
             setting = better
+
+    def _near(self, setting: Setting, step: int) -> list[Setting]:
+        given, size = self._ballots.votes.ablation, self._ballots.votes.image_size
+        return [replace(setting, ablation=each) for each in neighbours(setting.ablation, given, size, step)]
 
     def _temperatures(self, setting: Setting) -> list[Setting]:
         soft = find(setting.defender).reads_soft

@@ -21,6 +21,7 @@ from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import Masks, parse_ablation
 from costcert.geometry.patches import OnePatch, Several, parse_patch
 from costcert.geometry.sizes import positive_int, positive_ints, shown
+from costcert.geometry.touch import touched
 from costcert.store.files import read_json, write_json
 from costcert.store.locations import Location
 from costcert.votes.defence import Defence, Soft, is_positive
@@ -35,6 +36,8 @@ TUNED = "tuned.json"
 
 # The defenders among which `tune` chooses unless it is told others.
 VOTING, MASKING = ("costcert", "patchguard"), ("patchcleanser",)
+# Also tried where a patch has at most this many positions that differ: its time grows with their square.
+_OF_FEW_POSITIONS, _FEW_POSITIONS = "double-masking", 64
 FOLDS = 5
 
 Progress = Callable[[int, int], None]
@@ -192,14 +195,15 @@ def tune(
         votes: of validation images, with all mutants to choose from; soft ballots with many labels at a high
             temperature leave the most choice.
         k: the list lengths to optimise for.
-        defenders: the names to choose from; by default costcert and patchguard, or patchcleanser for masks.
+        defenders: the names to choose from; by default costcert, patchguard and, for small images,
+            double-masking; or patchcleanser for masks.
         most_passes: the most evaluations of a network per image; an ensemble's networks count each.
         temperature: of the soft ballots, if the votes do not record it.
         progress: called with the number of finished folds and the number of folds.
     """
     ballots = _checked(votes, temperature, most_passes)
     goal = Goal(tuple(concrete_patches(patches, votes.image_size)), tuple(positive_ints(k, "k")))
-    names = _candidates(votes, defenders)
+    names = _candidates(votes, goal, defenders)
     for sentence in _refusals(votes, goal, names).values():
         raise CostcertError(sentence)
     return _tuned(ballots, goal, names, most_passes, progress)
@@ -216,10 +220,14 @@ def _checked(votes: Votes, temperature: float | None, most_passes: int | None) -
     return VoteEstimates(votes.require_complete("tuning"), temperature)
 
 
-def _candidates(votes: Votes, names: str | Iterable[str] | None) -> list[str]:
+def _candidates(votes: Votes, goal: Goal, names: str | Iterable[str] | None) -> list[str]:
     """The names of the defenders to choose from."""
+    if names is None and isinstance(votes.ablation, Masks):
+        return list(MASKING)
     if names is None:
-        return list(MASKING if isinstance(votes.ablation, Masks) else VOTING)
+        positions = (len(touched(votes.ablation, patch, votes.image_size)) for patch in goal.patches)
+        few = max(positions) <= _FEW_POSITIONS
+        return [*VOTING, _OF_FEW_POSITIONS] if few else list(VOTING)
     # A defender that reads hard ballots only is tried with those.
     return [each.name for each in chosen(names, ablation=votes.ablation, soft=False, partial=False)]
 
@@ -436,7 +444,7 @@ def _row(
     progress: Progress,
 ) -> Row:
     votes = ballots.votes
-    candidates = _candidates(votes, wanted)
+    candidates = _candidates(votes, goal, wanted)
     refused = _refusals(votes, goal, candidates)
     if len(refused) == len(goal.patches):
         return Row(name, None, 0.0, refused)

@@ -166,7 +166,7 @@ function* eachPlace(geometry, reach, { tops, lefts }) {
   }
 }
 
-// The windows that PatchGuard masks, as lists of mutants.
+// The windows that masking defenders mask, as lists of mutants: the largest sets that the patch touches.
 export function maskWindows(geometry, reach, places) {
   const windows = [];
   for (const { isTouched } of eachPlace(geometry, reach, places)) {
@@ -174,7 +174,9 @@ export function maskWindows(geometry, reach, places) {
     for (let i = 0; i < isTouched.length; i++) if (isTouched[i]) mutants.push(i);
     windows.push(mutants);
   }
-  return windows;
+  const sets = windows.map((mutants) => new Set(mutants));
+  const inside = (one, other) => other.size > one.length && one.every((i) => other.has(i));
+  return windows.filter((mutants) => !sets.some((other) => inside(mutants, other)));
 }
 
 // The most clean units for each label within one window.
@@ -239,6 +241,36 @@ export function maskedPosition(election, place, label, windows, shareBudget) {
   return lifted + 1;
 }
 
+// Double masking: the votes of two windows are left out, that of the sticker and any other. A rival counts that leads in one such
+// pair by what the label is sure to lead by in all of them.
+export function doubleMaskedPosition(election, place, label, windows) {
+  const isTouched = enclosingWindow(place, windows);
+  const size = isTouched.reduce((sum, each) => sum + each, 0);
+  const most = new Float64Array(election.classes).fill(-Infinity);
+  let sure = Infinity;
+  for (const window of windows) {
+    const hidden = isTouched.slice();
+    for (const i of window) hidden[i] = 1;
+    let unknown = 0;
+    for (let i = 0; i < election.mutants; i++) if (election.unknown[i] && !hidden[i]) unknown++;
+    const { clean, mutants } = cleanVotes(election, hidden);
+    const off = 2 * election.tau * mutants + election.cap * unknown;
+    let best = 0, second = 0, leader = -1;
+    for (let y = 0; y < election.classes; y++) {
+      if (clean[y] > best) [second, best, leader] = [best, clean[y], y];
+      else if (clean[y] > second) second = clean[y];
+    }
+    const lead = (y) => clean[y] - (y === leader ? second : best);
+    sure = Math.min(sure, lead(label) - off);
+    const itself = window.length === size && window.every((i) => isTouched[i]);
+    if (itself && windows.length > 1) continue;
+    for (let y = 0; y < election.classes; y++) most[y] = Math.max(most[y], lead(y) + off);
+  }
+  let position = 1;
+  for (let y = 0; y < election.classes; y++) position += y !== label && most[y] >= sure + tieUnit(election, y, label);
+  return position;
+}
+
 // The worst position of the label with the sticker at this place, per defender; null where it is not computed here.
 export function positions(election, isTouched, label, { budget, windows, defenders, masks }) {
   const found = {};
@@ -248,6 +280,7 @@ export function positions(election, isTouched, label, { budget, windows, defende
     else if (name === "drs") found[name] = pairwisePosition(election, null, label, 2 * election.cap * budget);
     else if (windows && name === "patchguard") found[name] = maskedPosition(election, isTouched, label, windows, false);
     else if (windows && name === "costcert-masks") found[name] = maskedPosition(election, isTouched, label, windows, true);
+    else if (windows && name === "double-masking") found[name] = doubleMaskedPosition(election, isTouched, label, windows);
     else if (masks && name === "patchcleanser") found[name] = standing(election, masks.regions.length, isTouched, label).position;
     else found[name] = null;
   }

@@ -104,11 +104,11 @@ function maskedReach() {
   return mask.size ? onInput(state.geometry, { height: mask.size[0], width: mask.size[1] }) : null;
 }
 
-// The distinct places of the sticker, and PatchGuard's windows, computed once per size.
+// The distinct places of the sticker, and the windows of masking defenders, computed once per size.
 function preparePlaces() {
   state.places = distinctPlaces(state.geometry, state.reach);
   const affordable = state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK;
-  const needed = state.about.views[state.view].defenders.some((name) => ["patchguard", "costcert-masks"].includes(name));
+  const needed = state.about.views[state.view].defenders.some((name) => ["patchguard", "costcert-masks", "double-masking"].includes(name));
   const masked = maskedReach();
   state.windows = affordable && needed && masked ? maskWindows(state.geometry, masked, distinctPlaces(state.geometry, masked)) : null;
 }
