@@ -66,6 +66,13 @@ def soft_ballots() -> Soft:
     return Soft(temperature=0.25, best=4)
 
 
+def soft_ballots_of_pairs() -> Soft:
+    """The same for double masking, which certifies most at a high temperature."""
+    from costcert.votes.defence import Soft
+
+    return Soft(temperature=5.0, best=10)
+
+
 def soft_ballots_of_masks() -> Soft:
     """The same for masks."""
     from costcert.votes.defence import Soft
@@ -91,22 +98,23 @@ def run(options: DemoOptions = DemoOptions()) -> None:
     data = parse_dataset("sample")
     if options.limit is not None:
         data = limited(data, options.limit)
-    hard, soft = _strips(console, data, patches)
+    hard, soft, pairs = _strips(console, data, patches)
     print_accuracy(console, hard.certificates.accuracy(), _strip_headings(hard, patches))
     _explain(console, hard.certificates, patches[1])
     masks = _masks(console, data, patches)
     console.print(
         "Strips with soft ballots, where each strip spreads its vote over its most likely labels, beside "
-        "masks (PatchCleanser):\n"
+        "masks (PatchCleanser). Double masking leaves out the votes that a sticker could have changed, and "
+        "those of any second place as well:\n"
     )
-    both = pd.concat([each.certificates.accuracy() for each in (soft, *masks)])
+    both = pd.concat([each.certificates.accuracy() for each in (soft, pairs, *masks)])
     print_accuracy(console, both, {str(patch): _sticker(patch) for patch in patches}, explain=False)
     _suggest(console, options.out)
-    _keep(console, options.out, [hard, soft, *masks])
+    _keep(console, options.out, [hard, soft, pairs, *masks])
 
 
-def _strips(console: Console, data: Dataset, patches: Sequence[Square]) -> tuple[Run, Run]:
-    """The network of strips: its hard ballots, and its soft ones."""
+def _strips(console: Console, data: Dataset, patches: Sequence[Square]) -> tuple[Run, Run, Run]:
+    """The network of strips: its hard ballots, and its soft ones at two temperatures."""
     from costcert.certification.certify import certify
     from costcert.models.loading import load_model
     from costcert.votes.voting import vote
@@ -122,11 +130,14 @@ def _strips(console: Console, data: Dataset, patches: Sequence[Square]) -> tuple
     )
     with bar("voting") as on_progress:
         votes = vote(model, data, ablation, soft=soft_ballots(), progress=on_progress)
+    with bar("voting, at a higher temperature") as on_progress:
+        flat = vote(model, data, ablation, soft=soft_ballots_of_pairs(), progress=on_progress)
     return (
         Run("one vote per strip", "certs", votes, certify(votes.hard(), patches)),
         Run(
             "soft ballots of strips", "certs-soft", votes, certify(votes, patches, ["costcert", "patchguard"])
         ),
+        Run("pairs of windows", "certs-pairs", flat, certify(flat, patches, ["double-masking"])),
     )
 
 
