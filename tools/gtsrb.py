@@ -1,4 +1,4 @@
-"""Converts GTSRB to three `.npz` files that `costcert` reads: training, validation and test.
+"""Converts GTSRB to `.npz` files that `costcert` reads: training, validation, both together, and test.
 
     python tools/gtsrb.py --arrays gtsrb_train.npz gtsrb_test.npz --out data
     python tools/gtsrb.py --torchvision data --out data
@@ -23,7 +23,7 @@ SIDE = 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="GTSRB as three .npz files.")
+    parser = argparse.ArgumentParser(description="GTSRB as .npz files.")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--arrays", type=Path, nargs=2, metavar=("TRAIN", "TEST"))
     source.add_argument("--torchvision", type=Path, metavar="FOLDER", help="root folder of torchvision")
@@ -31,7 +31,10 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     parts = from_arrays(*options.arrays) if options.arrays else from_torchvision(options.torchvision)
-    for name, images, labels, ids in parts:
+    found = {name: arrays for name, *arrays in parts}
+    # For a last training, once all settings are chosen on the validation tracks.
+    found["all"] = [np.concatenate(both) for both in zip(found["fit"], found["val"], strict=True)]
+    for name, (images, labels, ids) in found.items():
         path = options.out / f"gtsrb-{name}.npz"
         np.savez_compressed(path, images=images, labels=labels, ids=ids)
         print(f"{path}: {len(images):,} images, {len(np.unique(labels))} classes")
