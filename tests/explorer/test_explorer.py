@@ -694,6 +694,8 @@ def test_masking_defenders_mask_for_the_patch_of_the_run(visit, votes):
         page = visit(where)
         page.locator("#cards button").nth(row).click()
         until(page, f"costcert.state.image === {votes.image_ids[row].tolist()!r}")
+        # The bars are of votes, by which these defenders do not rank.
+        assert "ranks by other scores" in page.inner_text("#bars-caption")
         for side in (2, 4):
             slide(page, "size", side)
             until(page, f"costcert.state.table && costcert.state.table.patch === 'square:{side}'")

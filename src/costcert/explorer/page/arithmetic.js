@@ -166,6 +166,9 @@ function* eachPlace(geometry, reach, { tops, lefts }) {
   }
 }
 
+// The defenders that leave out votes before they rank labels.
+export const MASKING = ["patchguard", "costcert-masks", "double-masking"];
+
 // The windows that masking defenders mask, as lists of mutants: the largest sets that the patch touches.
 export function maskWindows(geometry, reach, places) {
   const windows = [];

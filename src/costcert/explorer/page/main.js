@@ -1,6 +1,6 @@
 // The page: one state, and functions that draw it again when part of it changes.
 
-import { attack, cleanVotes, distinctPlaces, makeElection, maskWindows, positions, rewrittenLabels, touched, worstPlace } from "./arithmetic.js";
+import { attack, cleanVotes, distinctPlaces, makeElection, maskWindows, MASKING, positions, rewrittenLabels, touched, worstPlace } from "./arithmetic.js";
 import { drawCurves } from "./curves.js";
 import { drawGallery, startGallery } from "./gallery.js";
 import { fillGlossary } from "./glossary.js";
@@ -108,7 +108,7 @@ function maskedReach() {
 function preparePlaces() {
   state.places = distinctPlaces(state.geometry, state.reach);
   const affordable = state.places.count * state.geometry.mutants <= MAX_BROWSER_WORK;
-  const needed = state.about.views[state.view].defenders.some((name) => ["patchguard", "costcert-masks", "double-masking"].includes(name));
+  const needed = state.about.views[state.view].defenders.some((name) => MASKING.includes(name));
   const masked = maskedReach();
   state.windows = affordable && needed && masked ? maskWindows(state.geometry, masked, distinctPlaces(state.geometry, masked)) : null;
 }

@@ -1,5 +1,6 @@
 // The attack as text and bars: how the budget is spent, and the ranking after it.
 
+import { MASKING } from "./arithmetic.js";
 import { isPromise, ordinal, stickerText, topK, votesText } from "./numbers.js";
 
 const $ = (id) => document.getElementById(id);
@@ -152,7 +153,8 @@ export function drawVerdict(state, result, here, anywhere) {
   $("explained").textContent = meaning ? `${title}: ${meaning}` : "";
   $("bars-caption").textContent =
     result.captioned ||
-    "Solid: votes the sticker does not touch. Hatched: votes the attacker gives. A label that reaches the dashed line passes.";
+    "Solid: votes the sticker does not touch. Hatched: votes the attacker gives. A label that reaches the dashed line passes." +
+      (MASKING.includes(defender) ? ` ${title} ranks by other scores: it leaves out votes that a sticker could have written.` : "");
 }
 
 // Where the label comes from, unless it is the true one.
