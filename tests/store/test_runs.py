@@ -55,6 +55,19 @@ def test_certificates_of_one_model_over_votes_of_another(two_runs, tmp_path):
     assert not (tmp_path / "bad.md").exists()
 
 
+def test_votes_are_found_next_to_their_certificates_under_any_name(two_runs):
+    a, b = two_runs
+    (b / "certs").rename(a / "certs-b")
+    with pytest.raises(CostcertError, match="their digests differ"):
+        open_run(a / "certs-b")
+    (b / "votes").rename(a / "votes-b")
+    assert open_run(a / "certs-b").votes.path == a / "votes-b"
+    assert open_run(a / "certs").votes.path == a / "votes"
+    (a / "votes-b" / "shard-00000.parquet").unlink()
+    with pytest.raises(CostcertError, match="their digests differ"):
+        open_run(a / "certs-b")
+
+
 def test_certificates_without_a_digest_of_their_votes(tmp_path):
     votes = vote(Tiny(), pictures(5), "columns:3")
     cc.write_votes(votes, tmp_path / "votes")

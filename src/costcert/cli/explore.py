@@ -52,7 +52,7 @@ class ExploreOptions:
     demo: Annotated[bool, Parameter(help="Show the sample images of the package.")] = False
     votes: Annotated[
         PathOrUrl | None,
-        Parameter(help="The votes of these certificates.", show_default="the folder votes beside them"),
+        Parameter(help="The votes of these certificates.", show_default="those beside the certificates"),
     ] = None
     data: Annotated[
         str | None,

@@ -79,7 +79,7 @@ def open_run(
 
     Args:
         path: votes or certificates.
-        votes: the votes of the certificates; by default the folder `votes` next to them.
+        votes: the votes of the certificates; by default the folder next to them that holds these.
         ablation: what each mutant kept; needed, as the next two, for a file of votes that does not record it,
             unless its certificates do.
         classes: the number of classes.
@@ -91,11 +91,28 @@ def open_run(
         if votes is not None:
             raise CostcertError(f"{path} does not hold certificates: leave --votes out")
         return Run(open_described(path, **described))
-    votes_path = path.parent / "votes" if votes is None else locate(votes)
+    certificates = open_certificates(path)
+    votes_path = _votes_beside(certificates) if votes is None else locate(votes)
     if votes is None and not votes_path.is_dir():
         raise CostcertError(f"{path} holds certificates, but no folder of votes is next to it: pass --votes")
-    certificates = open_certificates(path)
     return Run(_votes_of(certificates, votes_path, described), certificates)
+
+
+def _votes_beside(certificates: CertificatesSource) -> Location:
+    """The folder next to certificates that holds their votes; `votes`, if there is none."""
+    parent = certificates.path.parent
+    usual = parent / "votes"
+    others: list[Location] = sorted(parent.iterdir(), key=str)
+    for folder in [usual, *others]:
+        try:
+            if folder.is_dir() and open_described(folder).digest() == certificates.manifest.get(
+                "votes_digest"
+            ):
+                return folder
+        except CostcertError:
+            # It holds something else, or votes that are not complete.
+            continue
+    return usual
 
 
 def _votes_of(certificates: CertificatesSource, path: Location, described: dict[str, Any]) -> VotesSource:
