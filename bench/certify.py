@@ -55,6 +55,7 @@ def _others(samples: Samples, quick: bool) -> Iterator[Measure]:
     yield from scaling.entire_dataset(5_000 if quick else 50_000)
     yield scaling.soft_to_hard(samples.library, samples.rounds)
     yield scaling.windows_to_counting(samples.library, samples.rounds)
+    yield scaling.pairs_of_windows(20 if quick else 100, 1 if quick else 3)
     yield from scaling.two_patches(64 if quick else 256, 1 if quick else 2, 1 if quick else 3)
     yield from scaling.three_patches(1 if quick else 3)
     yield from scaling.few_votes_each(samples.library_pairs, samples.rounds)

@@ -60,6 +60,19 @@ def windows_to_counting(images: int, rounds: int) -> Measure:
     return Measure(f"soft: patchguard to costcert, {images:,}", f"{ratio:.1f} x", "<= 3 x", ratio <= 3)
 
 
+def pairs_of_windows(images: int, rounds: int) -> Measure:
+    """Double masking, whose time grows with the square of the number of positions."""
+    times = medians(
+        [
+            lambda votes=votes: cc.certify(votes, squares(), ["double-masking"])
+            for votes in (hard_votes(images), soft_votes(images))
+        ],
+        rounds,
+    )
+    each = " and ".join(f"{1e3 * time.busy / images / len(SIZES):.1f}" for time in times)
+    return Measure("double-masking, hard and soft j=4", f"{each} ms/image")
+
+
 def two_patches(images: int, checked: int, rounds: int) -> Iterator[Measure]:
     """Two squares of 32 px at once: 18,721 unions of touched sets."""
     votes, pair = hard_votes(images), cc.Several(cc.Square(32), 2)
