@@ -27,7 +27,7 @@ from sealing import manifest_of, seal
 
 DOCUMENT = ROOT / "docs" / "soundness.md"
 IMAGES = 6
-# One of these images, in the first shard, is not in the first place: only its rank can be forged for the better.
+# One image of the first shard is not in the first place: its rank can be forged for the better.
 SEED = 8
 PROBE = {"epsilon": 1e-3, "tau": 80}
 # Recorded for information only; no certificate depends on it.
