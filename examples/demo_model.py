@@ -13,7 +13,7 @@ import costcert as cc
 from costcert.datasets.subsets import limited
 
 PATCH = cc.Square(4)
-SOFT = cc.Soft(temperature=0.25, best=4)
+SOFT = cc.Soft(temperature=0.7, best=10)
 
 
 def main() -> None:

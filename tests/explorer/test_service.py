@@ -717,7 +717,7 @@ def test_the_demo_and_its_model(tmp_path):
     cc.write_votes(session.views["soft"].votes, tmp_path / "votes")
     model = ROOT / "src" / "costcert" / "sample" / "model"
     shown, deployed = opened(ExploreOptions(source=tmp_path / "votes", models=[str(model)]))
-    assert deployed.classifier.soft == cc.Soft(0.25, 4)
+    assert deployed.classifier.soft == cc.Soft(0.7, 10)
     # The pictures are found by themselves, because the data are the sample.
     assert shown.pictures.file(image).media_type == "image/png"
     manifest = json.loads((tmp_path / "votes" / "manifest.json").read_text())

@@ -27,6 +27,8 @@ from sealing import manifest_of, seal
 
 DOCUMENT = ROOT / "docs" / "soundness.md"
 IMAGES = 6
+# One image of the first shard is not in the first place: its rank can be forged for the better.
+SEED = 8
 PROBE = {"epsilon": 1e-3, "tau": 80}
 # Recorded for information only; no certificate depends on it.
 FOR_PEOPLE = {
@@ -51,13 +53,15 @@ def honest(tmp_path_factory):
     torch = pytest.importorskip("torch", reason="the sample's network needs costcert[models]")
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("honest")
-    ask = ["--model", MODEL, "--data", "sample", "--limit", IMAGES, "--ablation", "columns:4/stride=4"]
+    ask = ["--model", MODEL, "--data", "sample", "--limit", IMAGES, "--seed", SEED]
+    ask += ["--ablation", "columns:4/stride=4"]
     made = costcert("vote", *ask, "--soft", "0.5,3", "--probe", "--shard-size", 4, "--out", folder / "votes")
     assert made.exit_code == 0, made.output
     # Each replay measures anew, on more images: these values allow for whatever it measures.
     content = manifest_of(folder / "votes")
     seal(folder / "votes", changed(content, ("made", "probe"), {**content["made"]["probe"], **PROBE}))
     certify(folder, "--epsilon", "0.05", "--tau", 4000)
+    assert max(pq.read_table(folder / "certs" / "shard-00000.parquet")["rank"].to_pylist()) > 1
     assert checked(folder).exit_code == 0
     found = replayed(folder)
     assert found.exit_code == 0, found.output

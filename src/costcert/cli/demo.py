@@ -63,14 +63,14 @@ def soft_ballots() -> Soft:
     """Soft ballots of strips, chosen by mean certified accuracy on images held out of training."""
     from costcert.votes.defence import Soft
 
-    return Soft(temperature=0.25, best=4)
+    return Soft(temperature=0.7, best=10)
 
 
 def soft_ballots_of_pairs() -> Soft:
     """The same for double masking, which certifies most at a high temperature."""
     from costcert.votes.defence import Soft
 
-    return Soft(temperature=5.0, best=10)
+    return Soft(temperature=8.0, best=10)
 
 
 def soft_ballots_of_masks() -> Soft:
