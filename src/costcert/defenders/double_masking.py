@@ -107,7 +107,7 @@ class DoubleMasking(Defender):
                 touched.offsets,
                 terms,
                 kernels.blank_image(num_mutants, labels_each, 1, votes.num_classes),
-                kernels.blank_pair_tables(num_mutants, labels_each, len(touched)),
+                kernels.blank_pair_tables(num_mutants, labels_each, votes.num_classes, len(touched)),
                 np.empty((0, 0), dtype=np.int64) if scores is None else scores[images],
                 np.empty(0, dtype=np.int64) if rank is None else rank[images],
                 np.empty(0, dtype=np.int64) if passing is None else passing[images],

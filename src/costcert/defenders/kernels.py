@@ -1223,8 +1223,9 @@ class PairTables(NamedTuple):
     score: Any
 
 
-def blank_pair_tables(num_mutants: int, labels_each: int, positions: int) -> PairTables:
-    most = num_mutants * labels_each + 2
+def blank_pair_tables(num_mutants: int, labels_each: int, num_classes: int, positions: int) -> PairTables:
+    # The true label, and one slot for labels without votes.
+    most = min(num_mutants * labels_each, num_classes) + 2
     return PairTables(
         clean=np.empty(most, dtype=np.int64),
         left=np.empty(most, dtype=np.int64),
