@@ -334,3 +334,21 @@ def worst_attack_on_masks(election, image, ways):
 def small_enough_to_rewrite(scene, num_classes, most=2500):
     """Whether every rewriting of the touched ballots, mutant by mutant, can be tried."""
     return sum(num_classes ** len(attacked) for attacked in scene.sets) <= most
+
+
+def by_masking(formula, election, ties, uncertain=None, tau=0):
+    """min-k by the slow twin of a defender that masks windows, a list over images."""
+    scene, doubtful = election.scene, uncertain or [[] for _ in election.images]
+    return [
+        formula(
+            election.ballots(n),
+            scene.windows,
+            election.truth[n],
+            election.num_classes,
+            ties,
+            frozenset(i for i, unsure in enumerate(doubtful[n]) if unsure),
+            election.cap,
+            tau,
+        )
+        for n in election.images
+    ]

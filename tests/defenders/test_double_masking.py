@@ -9,7 +9,7 @@ import costcert as cc
 import naive
 from costcert.defenders import double_masking, find
 from costcert.geometry.touch import touched
-from strategies import elections, examples, long_elections, scenes, soft_elections, ties
+from strategies import by_masking, elections, examples, long_elections, scenes, soft_elections, ties
 
 ballots = st.one_of(elections(scenes(largest_side=6)), soft_elections(scenes(largest_side=6), largest_cap=9))
 
@@ -21,21 +21,7 @@ def certified(election, ties="against", defender="double-masking", **more):
 
 
 def defined(election, ties, uncertain=None, tau=0):
-    """min-k by the slow twin, a list over images."""
-    doubtful = uncertain or [[] for _ in election.images]
-    return [
-        naive.double_masking(
-            election.ballots(n),
-            election.scene.windows,
-            election.truth[n],
-            election.num_classes,
-            ties,
-            frozenset(i for i, unsure in enumerate(doubtful[n]) if unsure),
-            election.cap,
-            tau,
-        )
-        for n in election.images
-    ]
+    return by_masking(naive.double_masking, election, ties, uncertain, tau)
 
 
 @settings(max_examples=examples(200))

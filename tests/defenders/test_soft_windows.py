@@ -9,7 +9,7 @@ import costcert as cc
 import naive
 from costcert.defenders import find, patchguard
 from costcert.geometry.touch import touched
-from strategies import elections, examples, long_elections, scenes, soft_elections, ties
+from strategies import by_masking, elections, examples, long_elections, scenes, soft_elections, ties
 
 # On soft ballots, CostCert over masks does not price its rivals.
 MASKED = dict.fromkeys(["patchguard", "costcert-masks"], naive.patchguard)
@@ -22,21 +22,7 @@ def certified(election, ties="against", defenders=MASKED, **more):
 
 
 def defined(election, name, ties, uncertain=None, tau=0):
-    """min-k by the slow twin, a list over images."""
-    scene, doubtful = election.scene, uncertain or [[] for _ in election.images]
-    return [
-        MASKED[name](
-            election.ballots(n),
-            scene.windows,
-            election.truth[n],
-            election.num_classes,
-            ties,
-            frozenset(i for i, unsure in enumerate(doubtful[n]) if unsure),
-            election.cap,
-            tau,
-        )
-        for n in election.images
-    ]
+    return by_masking(MASKED[name], election, ties, uncertain, tau)
 
 
 @settings(max_examples=examples(200))

@@ -100,19 +100,20 @@ def open_run(
 
 def _votes_beside(certificates: CertificatesSource) -> Location:
     """The folder next to certificates that holds their votes; `votes`, if there is none."""
-    parent = certificates.path.parent
+    parent, wanted = certificates.path.parent, certificates.manifest.get("votes_digest")
     usual = parent / "votes"
+    if _holds_votes(usual, wanted):
+        return usual
     others: list[Location] = sorted(parent.iterdir(), key=str)
-    for folder in [usual, *others]:
-        try:
-            if folder.is_dir() and open_described(folder).digest() == certificates.manifest.get(
-                "votes_digest"
-            ):
-                return folder
-        except CostcertError:
-            # It holds something else, or votes that are not complete.
-            continue
-    return usual
+    return next((folder for folder in others if _holds_votes(folder, wanted)), usual)
+
+
+def _holds_votes(folder: Location, digest: str | None) -> bool:
+    """Whether a folder holds complete votes with this digest."""
+    try:
+        return folder.is_dir() and open_described(folder).digest() == digest
+    except CostcertError:
+        return False
 
 
 def _votes_of(certificates: CertificatesSource, path: Location, described: dict[str, Any]) -> VotesSource:
