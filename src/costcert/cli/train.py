@@ -196,6 +196,14 @@ class TrainOptions:
             "list them.",
         ),
     ] = False
+    mirror: Annotated[
+        str | None,
+        Parameter(
+            group=DATA,
+            help="Add mirror images of these classes, by number: 11 stays 11, and 19:20 become each other, "
+            "as in 11,12,19:20.",
+        ),
+    ] = None
     workers: Annotated[
         int, Parameter(group=DATA, help="Processes that load images.", validator=AT_LEAST_0)
     ] = 0
@@ -283,6 +291,7 @@ def run(options: TrainOptions) -> None:
 
 def _train(options: TrainOptions) -> None:
     from costcert.console import make_console
+    from costcert.datasets.mirrored import WithMirrorImages, parse_mirrored
     from costcert.datasets.parse import parse_dataset
     from costcert.datasets.readable import readable
     from costcert.datasets.subsets import limited
@@ -305,6 +314,8 @@ def _train(options: TrainOptions) -> None:
         if validation is not None:
             validation, unread["validation"] = readable(validation)
             _print_unread(console, "Counted as wrong in validation", unread["validation"])
+    if options.mirror is not None:
+        train = WithMirrorImages(train, parse_mirrored(options.mirror))
 
     # Data and recipe are refused before torch is imported, which takes seconds.
     import torch
@@ -424,6 +435,10 @@ def _with_requested_resizing(options: TrainOptions, preprocessing: Preprocessing
 
 def _recipe(options: TrainOptions, data: Dataset) -> Recipe:
     settings = options.recipe.given()
+    if options.mirror is not None:
+        if settings.get("flip"):
+            raise CostcertError("--flip mirrors every class already: leave out --mirror")
+        settings["flip"] = False
     if (options.patches or options.ks) and not settings.get("certificate_loss_weight"):
         raise CostcertError("--patch and --k are for --certificate-loss-weight: pass that, too")
     if options.teacher is None and {"teacher_weight", "teacher_temperature"} & settings.keys():
