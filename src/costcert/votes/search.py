@@ -10,23 +10,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costcert.certification.certify import certify
+from costcert.certification.certify import masked_for, with_unread_last
 from costcert.defenders import find
 from costcert.errors import CostcertError
 from costcert.geometry.ablations import Ablation, Blocks, Bools, Columns, Masks, Pooled, Rows
 from costcert.geometry.patches import OnePatch, Several
 from costcert.geometry.sizes import ImageSize
 from costcert.geometry.touch import touched
+from costcert.votes.originals import touched_by
 from costcert.votes.table import Votes, networks_of
 
 # Temperatures tried, relative to that of the ballots.
 TEMPERATURE_FACTORS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
 STRIDES = (1, 2, 3, 4)
-# Images on which two settings are compared, and fewer where patches have many positions,
+# Images on which settings are compared, and fewer where patches have many positions,
 # as with pooled columns and rows.
-_SEARCH_IMAGES = 2000
+_SEARCH_IMAGES = 2500
 _SEARCH_POSITIONS = 1 << 18
-_FEWEST_IMAGES = 400
+_FEWEST_IMAGES = 500
 
 Shares = npt.NDArray[np.float64]
 
@@ -71,11 +72,17 @@ class Goal:
         if setting.mask is not None:
             within = self.within(votes.ablation, votes.image_size)[self.patches.index(setting.mask)]
             heard = [patch for patch in heard if within[self.patches.index(patch)]]
-        if heard:
-            certificates = certify(votes, heard, setting.defender, mask=setting.mask)
-            for patch in heard:
-                min_k = certificates.min_k(setting.defender, patch)
-                hits[:, self.patches.index(patch)] = min_k[:, None] <= np.asarray(self.ks)
+        if not heard:
+            return hits
+        # Not `certify`: it also finds ranks, which take a masking defender as long again.
+        defender, classifier = find(setting.defender), replace(votes.classifier, mask=setting.mask)
+        windows = [
+            masked_for(votes, classifier, patch) if defender.masks else touched_by(votes, patch)
+            for patch in heard
+        ]
+        for patch, min_k in zip(heard, defender.min_k(votes, windows), strict=True):
+            certified = with_unread_last(min_k, votes)[:, None] <= np.asarray(self.ks)
+            hits[:, self.patches.index(patch)] = certified
         return hits
 
     def within(self, ablation: Ablation, image_size: ImageSize) -> Bools:
@@ -141,21 +148,46 @@ class VoteEstimates:
         )
 
 
+class Trials:
+    """Which images each setting certifies, of the images on which settings are compared.
+
+    The searches of all folds share it, because they come by the same settings.
+    """
+
+    def __init__(self, ballots: VoteEstimates, goal: Goal) -> None:
+        count = len(ballots.votes)
+        size, ablation = ballots.votes.image_size, ballots.votes.ablation
+        positions = sum(len(touched(ablation, patch, size)) for patch in goal.patches)
+        most = min(_SEARCH_IMAGES, max(_FEWEST_IMAGES, _SEARCH_POSITIONS // positions))
+        # Their numbers among all images.
+        self.images = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+        self.ballots = ballots.take(self.images)
+        self.goal = goal
+        self._hits: dict[Setting, Bools] = {}
+
+    def hits(self, setting: Setting) -> Bools:
+        """[images, P, K]"""
+        if setting not in self._hits:
+            self._hits[setting] = self.goal.certified(self.ballots.under(setting), setting)
+        return self._hits[setting]
+
+
 class Search:
     """Local search over settings, compared on some of the images.
 
     Settings are searched without a mask: what a classifier that masks for one patch certifies follows from
     what those that mask for each patch do.
+
+    Args:
+        held_out: numbers of images that the search must not see.
     """
 
-    def __init__(self, ballots: VoteEstimates, goal: Goal, most_passes: int | None) -> None:
-        count = len(ballots.votes)
-        size, ablation = ballots.votes.image_size, ballots.votes.ablation
-        positions = sum(len(touched(ablation, patch, size)) for patch in goal.patches)
-        most = min(_SEARCH_IMAGES, max(_FEWEST_IMAGES, _SEARCH_POSITIONS // positions))
-        some = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
-        self._ballots = ballots.take(some)
-        self._goal = goal
+    def __init__(
+        self, trials: Trials, most_passes: int | None, held_out: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        self._trials = trials
+        self._seen = ~np.isin(trials.images, [] if held_out is None else held_out)
+        self._ballots, self._goal = trials.ballots, trials.goal
         self._most_passes = most_passes
         self._shares: dict[Setting, Shares] = {}
         self._within: dict[Ablation, Bools] = {}
@@ -174,8 +206,7 @@ class Search:
     def shares(self, setting: Setting) -> Shares:
         """[P, K], the certified accuracy for each patch and k, masked for that patch."""
         if setting not in self._shares:
-            hits = self._goal.certified(self._ballots.under(setting), setting)
-            self._shares[setting] = hits.mean(axis=0)
+            self._shares[setting] = self._trials.hits(setting)[self._seen].mean(axis=0)
         return self._shares[setting]
 
     def quality(self, setting: Setting) -> float:

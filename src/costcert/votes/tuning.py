@@ -26,7 +26,7 @@ from costcert.store.files import read_json, write_json
 from costcert.store.locations import Location
 from costcert.votes.defence import Defence, Soft, is_positive
 from costcert.votes.search import Goal as Goal
-from costcert.votes.search import Search, Setting, VoteEstimates, refusal
+from costcert.votes.search import Search, Setting, Trials, VoteEstimates, refusal
 from costcert.votes.table import Votes, check_votes
 from costcert.votes.validation import shortened
 
@@ -288,7 +288,8 @@ def _tuned(
     votes = ballots.votes
     on_progress = progress or (lambda done, folds: None)
     on_progress(0, FOLDS + 1)
-    found = _Found.of(Search(ballots, goal, most_passes), goal, names)
+    trials = Trials(ballots, goal)
+    found = _Found.of(Search(trials, most_passes), goal, names)
     reached = found.measured(ballots, goal)
     passes = [ballots.passes(setting) for _, setting in found.steps]
     if most_passes is not None and min(passes) > most_passes:
@@ -300,8 +301,7 @@ def _tuned(
     folds = []
     # Neighbouring images are often similar (frames of one video), so folds are contiguous.
     for fold, held_out in enumerate(np.array_split(np.arange(len(votes)), FOLDS)):
-        rest = np.setdiff1d(np.arange(len(votes)), held_out)
-        chosen_there = _Found.of(Search(ballots.take(rest), goal, most_passes), goal, names)
+        chosen_there = _Found.of(Search(trials, most_passes, held_out), goal, names)
         folds.append(chosen_there.measured(ballots.take(held_out), goal))
         on_progress(fold + 2, FOLDS + 1)
     held_out_steps = [np.concatenate(parts) for parts in zip(*(fold.steps for fold in folds), strict=True)]
