@@ -253,6 +253,34 @@ def test_published_numbers_stand_beside_ours(tmp_path):
     assert all("Zhou et al., Table 2: CC, 224 passes" in each for each in embedded(board.read_text()))
 
 
+@pytest.mark.parametrize(
+    ("name", "classes", "side", "patch", "data", "shown"),
+    [
+        ("imagenet-peers", 1000, 224, 32, "folder:imagenet", ("64.9", "Salman et al. 2022, Table 1")),
+        ("cifar10-peers", 10, 32, 5, "torchvision:CIFAR10", ("57.6", "Levine and Feizi 2020, abstract")),
+    ],
+)
+def test_other_systems_stand_beside_ours(tmp_path, name, classes, side, patch, data, shown):
+    truth = np.arange(6) % classes
+    votes = cc.Votes(
+        np.repeat(truth[:, None], side, axis=1),
+        truth,
+        num_classes=classes,
+        ablation="columns:4",
+        image_size=side,
+        provenance={"data": {"name": data, "split": "test"}},
+    )
+    certificates = cc.certify(votes, cc.Square(patch))
+    cc.write_certificates(certificates, tmp_path / "certs", votes=votes)
+    for out in ("r.md", "r.csv", "r.json", "r.html"):
+        assert ran(tmp_path / "certs", "--compare", name, "-k", "1", "--out", tmp_path / out).exit_code == 0
+    text = (tmp_path / "r.md").read_text()
+    assert all(each in text for each in shown)
+    assert "Left out, because no run has such squares" in text
+    assert "same pictures" not in text
+    assert any(shown[1] in each for each in embedded((tmp_path / "r.html").read_text()))
+
+
 def test_a_figure_that_cannot_be_drawn_leaves_no_trace(run_folder, tmp_path):
     both = [run_folder / "certs", run_folder / "soft"]
     out = tmp_path / "r.csv"
@@ -271,6 +299,7 @@ def test_a_figure_that_cannot_be_drawn_leaves_no_trace(run_folder, tmp_path):
         (["{run}/certs", "--votes", "{run}/certs", "--out", "{tmp}/r.html"], "is not the manifest of votes"),
         (["{run}/certs", "--name", "a", "--name", "b", "--out", "{tmp}/r.html"], "got 2 --name for 1 runs"),
         (["{run}/certs", "--compare", "paper", "--out", "{tmp}/r.html"], "the paper has no numbers on npz"),
+        (["{run}/certs", "--compare", "paper", "--out", "{tmp}/r.html"], "imagenet-peers, cifar10-peers"),
         (["{run}/certs", "--compare", "gtrsb", "--out", "{tmp}/r.html"], "gtsrb"),
         (["{run}/certs", "--k", "0", "--out", "{tmp}/r.html"], "cannot read k"),
         (["{run}/images.npz", "--out", "{tmp}/r.html"], "certificates in one file end in .parquet"),

@@ -741,34 +741,66 @@ def test_published_shares_are_spelled_as_the_pixels_are(dataset):
         assert numbers.passes(defender) == (224 if defender.ablation else None)
 
 
-# Other systems: certified (clean) top-1 in percent at 2 % and 3 % of the image, as their sources say.
+# Other systems: where their numbers were read, and certified and clean top-1 in percent, patch by patch.
 SYSTEMS = {
-    "PatchCleanser + greedy cutout": ("64.9 82.4", "62.3 n/a", "2306.12610"),
-    "PatchCleanser": ("62.1 83.9", "n/a n/a", "2108.09135"),
-    "PatchCURE": ("44.2 78.3", "n/a n/a", "2310.13076"),
-    "ECViT": ("41.7 78.6", "n/a n/a", "leaderboard"),
-    "ViP": ("41.4 70.8", "n/a n/a", "leaderboard"),
-    "smoothed-vit": ("38.3 69.3", "n/a n/a", "CVPR 2022"),
+    "imagenet-peers": {
+        "PatchCleanser + greedy cutout": ("Saha et al. 2023", "n/a 64.9 62.3", "n/a 82.4 n/a"),
+        "PatchCleanser + random cutout": ("Saha et al. 2023, abstract", "n/a n/a 58.1", "n/a n/a n/a"),
+        "PatchCleanser": ("Xiang et al. 2022, Table 2", "n/a 62.1 n/a", "n/a 83.9 n/a"),
+        "PatchCURE": ("Xiang et al. 2024, Table 3", "n/a 44.2 n/a", "n/a 78.3 n/a"),
+        "ECViT": ("Chen et al. 2022, abstract", "n/a 41.7 n/a", "n/a 78.6 n/a"),
+        "ViP": ("leaderboard", "n/a 41.4 n/a", "n/a 70.8 n/a"),
+        "smoothed-vit": ("Salman et al. 2022, Table 1", "n/a 38.3 n/a", "n/a 69.3 n/a"),
+        "DRS, WRN-101-2": ("leaderboard", "n/a 28.1 n/a", "n/a 61.4 n/a"),
+        "DRS": ("leaderboard", "n/a 14.0 n/a", "n/a 44.4 n/a"),
+        "PatchGuard": ("Zhou et al. 2025, Table 1", "32.2 26.0 19.7", "55.1 54.6 54.1"),
+        "BagCert": ("leaderboard", "n/a 22.7 n/a", "n/a 45.3 n/a"),
+    },
+    "cifar10-peers": {
+        "smoothed-vit": ("Salman et al. 2022, Table 6", "70.0 n/a", "85.5 n/a"),
+        "BagCert": ("Metzen and Yatsura 2021, abstract", "n/a 60.0", "n/a 86.0"),
+        "DRS": ("Levine and Feizi 2020, abstract", "n/a 57.6", "n/a 83.8"),
+        "IBP": ("Levine and Feizi 2020, abstract", "n/a 30.3", "n/a 47.8"),
+    },
 }
 
 
-def test_other_systems_are_shown_with_their_sources():
-    numbers = published("imagenet-peers")
+@pytest.mark.parametrize("dataset", PEERS)
+def test_other_systems_are_shown_with_their_sources(dataset):
+    numbers = published(dataset)
     table = paper_table([], [1], numbers)
-    shown = {row.labels[1]: [cell.text for cell in row.cells] for row in table.rows}
+    shown = {row.labels[1]: (row.labels[2], [cell.text for cell in row.cells]) for row in table.rows}
     assert shown == {
-        name: [column.split()[metric] for metric in (0, 1) for column in (two, three)]
-        for name, (two, three, _) in SYSTEMS.items()
+        name: (cited, [*certified.split(), *clean.split()])
+        for name, (cited, certified, clean) in SYSTEMS[dataset].items()
     }
-    assert all(SYSTEMS[each.name][2] in each.description for each in numbers.defenders)
-    assert [row.labels[2] for row in table.rows] == [numbers.cited(each) for each in numbers.defenders]
-    assert "strides 5 and 10 are left out" in " ".join(table.notes)
-    assert [row["k"] for row in tidy_rows([], range(1, 6), numbers)] == [1] * 12
+    notes = " ".join(table.notes)
+    for each in numbers.defenders:
+        assert each.cited == numbers.cited(each)
+        assert re.search(r"arXiv:\d{4}\.\d{5}|leaderboard", each.description), each
+        assert each.description in notes
+    rows = tidy_rows([], range(1, 6), numbers)
+    assert [row["k"] for row in rows] == [1] * len(numbers.defenders) * len(numbers.patches)
+    for row in rows:
+        assert None in (row["certified"], row["clean"]) or row["certified"] <= row["clean"]
     assert json.loads(json_text([], [1], numbers))["published"] == numbers.source.full
 
 
-def test_the_budgets_of_vip_with_strides_are_too_small():
-    """Why its rows with strides are left out: columns of 19 and a patch of 32 pixels at 224."""
+def test_patchguard_of_others_is_the_one_in_the_table_of_the_paper():
+    paper, peers = published("imagenet"), published("imagenet-peers")
+    for metric in ("clean", "certified"):
+        for patch in ("1 %", "2 %", "3 %"):
+            assert peers.shares["PatchGuard", metric, patch, 1] == paper.shares["PG⋆", metric, patch, 1]
+
+
+def test_the_reasons_for_what_is_left_out_are_in_the_notes():
+    notes = " ".join(paper_table([], [1], published("imagenet-peers")).notes)
+    for reason in ("strides 5 and 10 are left out", "row with stride 10 is left out", "Clipped BagNet"):
+        assert reason in notes
+
+
+def test_the_budgets_of_vip_and_smoothed_vit_with_strides_are_too_small():
+    """Why their rows with strides are left out: columns of 19 and a patch of 32 pixels at 224."""
     for stride, allowed, counted in ((5, 10, 11), (10, 5, 6)):
         strided = cc.Columns(19, stride=stride)
         assert touched(strided, cc.Square(32), (224, 224)).delta == counted > allowed
@@ -782,13 +814,44 @@ def test_other_systems_stand_beside_a_run_of_masks():
     assert [row.labels[1] for row in rows][:3] == [
         "PatchCleanser",
         "PatchCleanser + greedy cutout",
-        "PatchCleanser",
+        "PatchCleanser + random cutout",
     ]
-    assert [row.is_published for row in rows] == [False] + [True] * 6
+    assert [row.is_published for row in rows] == [False] + [True] * len(SYSTEMS["imagenet-peers"])
+
+
+@pytest.mark.parametrize(
+    ("side", "patch", "column"),
+    [(32, 5, 1), (32, 2, 0), (224, 35, 1), (224, 14, 0), (32, 4, None), (224, 31, None)],
+)
+def test_other_systems_on_small_images_are_matched_by_share(side, patch, column):
+    """5 of 32 pixels are 35 of 224; 4 of 32, and 31 of 224, are smaller by more than half a pixel of 32."""
+    mine = run("mine", image_size=(side, side), patches=(f"square:{patch}",), data="torchvision:CIFAR10")
+    table = paper_table([mine], [1], published("cifar10-peers"))
+    shown = {row.labels[1]: row.cells[0].text for row in table.rows if row.is_published}
+    assert shown == (
+        {}
+        if column is None
+        else {name: certified.split()[column] for name, (_, certified, _) in SYSTEMS["cifar10-peers"].items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "doubted"),
+    [("torchvision:CIFAR10", False), ("folder:cifar-10/test", False), ("torchvision:FashionMNIST", True)],
+)
+def test_data_of_another_name_are_compared_with_a_note(data, doubted):
+    """Names are not standardised, and ten classes may be clothes."""
+    mine = run("mine", image_size=(32, 32), patches=("square:5",), data=data)
+    notes = " ".join(paper_table([mine], [1], published("cifar10-peers")).notes)
+    assert ("but the published numbers are on CIFAR-10 (test)" in notes) == doubted
+    nameless = run("mine", image_size=(32, 32), patches=("square:5",), made=False)
+    assert "same pictures" not in " ".join(paper_table([nameless], [1], published("cifar10-peers")).notes)
 
 
 def test_an_unknown_data_set_is_answered_with_the_nearest():
-    with pytest.raises(SpellingError, match=r"did you mean 'imagenet'.*gtsrb, cifar100"):
+    with pytest.raises(
+        SpellingError, match=r"did you mean 'imagenet'.*gtsrb, cifar100, imagenet-peers, cifar10-peers"
+    ):
         published("ImageNet1k")
     with pytest.raises(SpellingError, match="no results on 'mnist'"):
         published("mnist")

@@ -53,8 +53,9 @@ class ReportOptions:
     compare: Annotated[
         str | None,
         Parameter(
-            help="Published numbers to compare with: paper, imagenet, gtsrb or cifar100; or imagenet-peers, "
-            "which are PatchCleanser, PatchCURE, ECViT, ViP and smoothed-vit."
+            help="Published numbers to compare with: paper, imagenet, gtsrb or cifar100; or other systems: "
+            "imagenet-peers (PatchCleanser, PatchCURE, ECViT, ViP, smoothed-vit, DRS, PatchGuard, BagCert) "
+            "or cifar10-peers (smoothed-vit, BagCert, DRS, IBP)."
         ),
     ] = None
     defenders: Annotated[
@@ -292,16 +293,17 @@ def _beside(options: ReportOptions, results: list[Results]) -> Published | None:
 
 def _published(name: str, results: Results) -> Published:
     """The paper's numbers on the data of this run, or on the named data."""
-    from costcert.reports.published import published
+    from costcert.reports.published import DATASETS, PEERS, published
 
     if name != "paper":
         return published(name)
     data = str(((results.votes.get("made") or {}).get("data") or {}).get("name") or results.name).lower()
-    for known in ("imagenet", "gtsrb", "cifar100"):
+    for known in DATASETS:
         if known in data.replace("-", ""):
             return published(known)
     raise CostcertError(
-        f"the paper has no numbers on {data}: name the data to compare with, as in --compare gtsrb"
+        f"the paper has no numbers on {data}: name what to compare with, as in --compare gtsrb; there are "
+        f"{', '.join((*DATASETS, *PEERS))}"
     )
 
 

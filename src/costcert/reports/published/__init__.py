@@ -1,6 +1,6 @@
 """Published numbers, for comparison with a run: those of the paper as printed, and of other systems.
 
-One JSON file per dataset of the paper, and one for the systems that others published on ImageNet.
+One JSON file per dataset of the paper, and one per dataset for the systems that others published.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from costcert.geometry.sizes import ImageSize, as_image_size
 
 # What the paper has results on, and the numbers of other systems.
 DATASETS = ("imagenet", "gtsrb", "cifar100")
-PEERS = ("imagenet-peers",)
+PEERS = ("imagenet-peers", "cifar10-peers")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Published:
 
 @cache
 def published(dataset: str) -> Published:
-    """The numbers of the paper on `imagenet`, `gtsrb` or `cifar100`; `imagenet-peers` are other systems."""
+    """The numbers of the paper on `imagenet`, `gtsrb` or `cifar100`; `…-peers` are other systems."""
     known = (*DATASETS, *PEERS)
     if dataset not in known:
         raise SpellingError(

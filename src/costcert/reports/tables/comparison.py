@@ -13,7 +13,7 @@ from costcert.reports.results import Results
 from costcert.reports.style import defender_title
 from costcert.reports.tables.layout import Cell
 from costcert.reports.tables.patch_matching import MATCH_RULE, Threat, match_patches
-from costcert.reports.tables.provenance import Data, difference, model_name, run_names
+from costcert.reports.tables.provenance import Data, difference, model_name, run_names, unlike_published
 
 # In the order of columns: certified first, so that it is in view on a narrow screen, too.
 METRICS = ("certified", "clean")
@@ -67,6 +67,8 @@ class Comparison:
             if not mixed:
                 raise CostcertError(f"{reason}: pass runs on the same data, or allow mixed data")
             notes.append(f"These numbers are not comparable: {reason}.")
+        elif published is not None and (doubt := unlike_published(runs, published)):
+            notes.append(doubt)
         ks = _possible_ks(ks, runs, published)
         threats: list[Threat] = []
         entries: list[Entry] = []

@@ -71,6 +71,25 @@ def difference(runs: Sequence[Results], published: Published | None) -> str | No
     return None
 
 
+def unlike_published(runs: Sequence[Results], published: Published) -> str | None:
+    """Says that the data of comparable runs have another name than the published ones; None if they have not.
+
+    No reason to refuse them (see `difference`), but ten classes may be digits, clothes or CIFAR-10.
+    """
+    name = Data.of(runs[0]).name if runs else None
+    if name is None or _plain(published.title) in _plain(name):
+        return None
+    return (
+        f"{runs[0].name} is on {name}, but the published numbers are on {Data.published(published).name}: "
+        "compare them only if these are the same pictures."
+    )
+
+
+def _plain(name: str) -> str:
+    """CIFAR-10 as cifar10, as in torchvision:CIFAR10."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
 def _recorded(results: Results, part: str) -> Mapping[str, Any]:
     found = results.provenance.get(part)
     return found if isinstance(found, Mapping) else {}
