@@ -14,8 +14,8 @@ from costcert.errors import CostcertError, StoreError
 from costcert.geometry.ablations import parse_ablation
 from costcert.geometry.touch import touched
 from costcert.models.classifier import Soft, ballots_of
-from costcert.votes import tuning
-from costcert.votes.search import Setting, VoteEstimates, neighbours
+from costcert.votes import search, tuning
+from costcert.votes.search import Goal, Search, Setting, Trials, VoteEstimates, neighbours
 from costcert.votes.tuning import FOLDS, compare_runs, read_tuned, tune
 from costcert.votes.voting import vote
 from tiny import Tiny, pictures
@@ -112,6 +112,63 @@ def test_a_limit_on_passes_does_not_stop_the_search_at_a_large_stride():
     assert limited.step.passes < free.step.passes < WIDTH
     assert free.setting.ablation.stride == limited.setting.ablation.stride == 1
     assert limited.step.reached > free.step.reached - 0.1
+
+
+def test_a_setting_is_evaluated_once_for_all_folds(monkeypatch):
+    evaluated = []
+    certified = Goal.certified
+
+    def counted(self, votes, setting):
+        evaluated.append((setting, len(votes)))
+        return certified(self, votes, setting)
+
+    monkeypatch.setattr(Goal, "certified", counted)
+    votes = election(60)[0].select(FEW)
+    goal = Goal((cc.Square(2), cc.Square(4)), (1, 2))
+    trials = Trials(VoteEstimates(votes), goal)
+    held_out = np.arange(12, 24)
+    for of_fold in (Search(trials, None), Search(trials, None, held_out)):
+        assert len(list(of_fold.steps("costcert"))) == 3
+    assert len(evaluated) == len(set(evaluated))
+    assert {count for _, count in evaluated} == {60}
+
+
+def test_a_search_sees_only_the_images_that_are_not_held_out():
+    votes = election(40)[0].select(FEW)
+    goal = Goal((cc.Square(2),), (1, 2))
+    held_out = np.arange(8, 16)
+    of_fold = Search(Trials(VoteEstimates(votes), goal), None, held_out)
+    setting = Setting(votes.ablation, None)
+    rest = votes.hard().take(np.setdiff1d(np.arange(40), held_out))
+    certificates = cc.certify(rest, cc.Square(2), "costcert")
+    assert of_fold.shares(setting).tolist() == [
+        [(certificates.min_k("costcert", cc.Square(2)) <= k).mean() for k in (1, 2)]
+    ]
+
+
+def test_settings_that_fall_behind_are_not_evaluated_on_all_images(monkeypatch):
+    votes, _ = election(400)
+
+    def tuned():
+        """Certified images that were looked at, and the best setting's accuracy."""
+        images = 0
+        certified = Goal.certified
+
+        def counted(self, votes, setting):
+            nonlocal images
+            images += len(votes)
+            return certified(self, votes, setting)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Goal, "certified", counted)
+            return tune(votes, [2], k=1, defenders="costcert").step.reached, images
+
+    monkeypatch.setattr(search, "_FEWEST_AT_FIRST", len(votes) + 1)
+    full, all_images = tuned()
+    monkeypatch.setattr(search, "_FEWEST_AT_FIRST", 40)
+    staged, images = tuned()
+    assert images < all_images / 2
+    assert staged > full - 0.02
 
 
 def test_a_power_of_one_changes_nothing():

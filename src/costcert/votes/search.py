@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +27,20 @@ STRIDES = (1, 2, 3, 4)
 # Images on which settings are compared, and fewer where patches have many positions,
 # as with pooled columns and rows.
 _SEARCH_IMAGES = 2500
-_SEARCH_POSITIONS = 1 << 18
+_SEARCH_POSITIONS = 1 << 20
 _FEWEST_IMAGES = 500
+# Many settings are compared on some of these images first, and only the best third on more.
+_STAGES = (1 / 8, 1 / 3)
+_FEWEST_AT_FIRST = 100
+_KEPT = 1 / 3
 
 Shares = npt.NDArray[np.float64]
+
+
+class Value(Protocol):
+    """What a setting is worth on the first so many images, by default on all."""
+
+    def __call__(self, setting: Setting, first: int | None = None) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -159,17 +170,25 @@ class Trials:
         size, ablation = ballots.votes.image_size, ballots.votes.ablation
         positions = sum(len(touched(ablation, patch, size)) for patch in goal.patches)
         most = min(_SEARCH_IMAGES, max(_FEWEST_IMAGES, _SEARCH_POSITIONS // positions))
-        # Their numbers among all images.
-        self.images = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+        some = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+        # Their numbers among all images, in an order in which the first ones are a sample of all.
+        self.images = np.random.default_rng(0).permutation(some)
+        # How many of them each stage of a comparison looks at.
+        firsts = [int(share * len(some)) for share in _STAGES]
+        self.stages = [*(first for first in firsts if first >= _FEWEST_AT_FIRST), len(some)]
         self.ballots = ballots.take(self.images)
         self.goal = goal
         self._hits: dict[Setting, Bools] = {}
 
-    def hits(self, setting: Setting) -> Bools:
-        """[images, P, K]"""
-        if setting not in self._hits:
-            self._hits[setting] = self.goal.certified(self.ballots.under(setting), setting)
-        return self._hits[setting]
+    def hits(self, setting: Setting, first: int) -> Bools:
+        """[first, P, K], those of the first images."""
+        known = self._hits.get(setting)
+        done = 0 if known is None else len(known)
+        if done < first:
+            more = self.goal.certified(self.ballots.take(np.arange(done, first)).under(setting), setting)
+            known = self._hits[setting] = more if known is None else np.concatenate([known, more])
+        assert known is not None
+        return known[:first]
 
 
 class Search:
@@ -189,6 +208,7 @@ class Search:
         self._seen = ~np.isin(trials.images, [] if held_out is None else held_out)
         self._ballots, self._goal = trials.ballots, trials.goal
         self._most_passes = most_passes
+        # Of the settings that were compared on all images.
         self._shares: dict[Setting, Shares] = {}
         self._within: dict[Ablation, Bools] = {}
 
@@ -197,25 +217,41 @@ class Search:
         everyone = replace(self._ballots.everything, defender=defender)
         yield "all, hard", self.masked(everyone)
         reads_soft = find(defender).reads_soft and self._ballots.temperature is not None
-        soft = max(self._temperatures(everyone), key=self.quality) if reads_soft else everyone
+        soft = self._best(self._temperatures(everyone), self.quality) if reads_soft else everyone
         if reads_soft:
             yield "all, soft", self.masked(soft)
         if not isinstance(everyone.ablation, Masks):
             yield "chosen ones", self.masked(self.climb(soft))
 
-    def shares(self, setting: Setting) -> Shares:
-        """[P, K], the certified accuracy for each patch and k, masked for that patch."""
-        if setting not in self._shares:
-            self._shares[setting] = self._trials.hits(setting)[self._seen].mean(axis=0)
-        return self._shares[setting]
+    def shares(self, setting: Setting, first: int | None = None) -> Shares:
+        """[P, K], the certified accuracy for each patch and k, masked for that patch.
 
-    def quality(self, setting: Setting) -> float:
+        Args:
+            first: how many of the images to look at; by default all.
+        """
+        if setting in self._shares:
+            return self._shares[setting]
+        count = self._trials.stages[-1] if first is None else first
+        shares: Shares = self._trials.hits(setting, count)[self._seen[:count]].mean(axis=0)
+        if count == self._trials.stages[-1]:
+            self._shares[setting] = shares
+        return shares
+
+    def quality(self, setting: Setting, first: int | None = None) -> float:
         """The goal that the setting reaches with the best mask, whatever its passes."""
-        return max(self._by_mask(setting))
+        return max(self._by_mask(setting, first))
 
-    def score(self, setting: Setting) -> float:
+    def score(self, setting: Setting, first: int | None = None) -> float:
         """The same; too many passes score below every setting that fits, and the more passes the lower."""
-        return self.quality(setting) if self._fits(setting) else -float(self._ballots.passes(setting))
+        return self.quality(setting, first) if self._fits(setting) else -float(self._ballots.passes(setting))
+
+    def _best(self, settings: Sequence[Setting], value: Value) -> Setting:
+        """The best of these settings, and of equal ones the first, which is never left out before the end."""
+        current, *others = settings
+        for first in self._trials.stages[:-1]:
+            others.sort(key=lambda setting: value(setting, first), reverse=True)
+            others = others[: math.ceil(_KEPT * len(others))]
+        return max([current, *others], key=value)
 
     def masked(self, setting: Setting) -> Setting:
         """The setting, with the best mask if its defender masks."""
@@ -223,9 +259,9 @@ class Search:
             return setting
         return replace(setting, mask=self._goal.patches[int(np.argmax(self._by_mask(setting)))])
 
-    def _by_mask(self, setting: Setting) -> list[float]:
+    def _by_mask(self, setting: Setting, first: int | None = None) -> list[float]:
         """The goal for each patch that a masking defender may mask for; one number for other defenders."""
-        shares = self.shares(setting)
+        shares = self.shares(setting, first)
         if not find(setting.defender).masks:
             return [float(shares.mean())]
         if setting.ablation not in self._within:
@@ -254,15 +290,15 @@ class Search:
             fewer = [each for each in self._near(best, 1) if self._ballots.passes(each) < passes]
             if not fewer:
                 break
-            best = max(fewer, key=self.quality)
+            best = self._best(fewer, self.quality)
         return self._climb(best, self.score)
 
-    def _climb(self, setting: Setting, value: Callable[[Setting], float]) -> Setting:
+    def _climb(self, setting: Setting, value: Value) -> Setting:
         size = self._ballots.votes.image_size
         step = max(1, max(_reach(family, size) for family in _families(setting.ablation)) // 8)
         while True:
-            better = max([setting, *self._near(setting, step)], key=value)
-            better = max([better, *self._temperatures(better)], key=value)
+            better = self._best([setting, *self._near(setting, step)], value)
+            better = self._best([better, *self._temperatures(better)], value)
             if better == setting and step == 1:
                 return setting
             step = step if better != setting else max(1, step // 2)
