@@ -56,16 +56,32 @@ def test_vote_and_attack_use_the_tuned_settings_by_default(tmp_path):
     assert attack["classifier"] == {**votes.classifier.to_json(), "defender": "costcert"}
 
 
-def test_signs_are_recognised_and_certified():
-    """On 201 test images, near the published table within sampling error."""
+def some_signs():
+    """201 test images, and their labels."""
     if not DATA.exists():
         pytest.skip("COSTCERT_TEST_DATA names no folder with the GTSRB test images")
     with np.load(DATA) as arrays:
-        images, labels = arrays["images"][::63], arrays["labels"][::63].astype(np.int64)
+        return list(arrays["images"][::63]), arrays["labels"][::63].astype(np.int64)
+
+
+def test_signs_are_recognised_and_certified():
+    """Near the published table within sampling error."""
+    images, labels = some_signs()
     tuned = read_tuned(model_folder("shipped:gtsrb") / TUNED)
     ablation, soft = tuned.ablation, tuned.soft
     deployed = cc.Deployed(cc.load_model("shipped:gtsrb"), ablation, soft=soft)
-    certificates = deployed.certify(list(images), labels, [2, 5])
+    certificates = deployed.certify(images, labels, [2, 5])
     assert (certificates.rank("costcert", 2) <= 1).mean() > 0.88
     assert (certificates.min_k("costcert", 2) <= 1).mean() > 0.62
     assert (certificates.min_k("costcert", 5) <= 5).mean() > 0.74
+
+
+def test_pooled_strips_certify_lists_of_signs():
+    """The same for the network of columns and rows."""
+    images, labels = some_signs()
+    model = cc.load_model("shipped:gtsrb-pooled")
+    pooled = "columns:2/span=7-21+rows:2/span=10-24"
+    certificates = cc.Deployed(model, pooled, soft=cc.Soft(1.25, 43)).certify(images, labels, [2, 5])
+    assert (certificates.rank("costcert", 5) <= 1).mean() > 0.93
+    assert (certificates.min_k("costcert", 2) <= 5).mean() > 0.92
+    assert (certificates.min_k("costcert", 5) <= 5).mean() > 0.81
