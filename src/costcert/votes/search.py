@@ -31,7 +31,7 @@ _SEARCH_POSITIONS = 1 << 20
 _FEWEST_IMAGES = 500
 # Many settings are compared on some of these images first, and only the best third on more.
 _STAGES = (1 / 8, 1 / 3)
-_FEWEST_AT_FIRST = 100
+_FEWEST_AT_FIRST = 150
 _KEPT = 1 / 3
 
 Shares = npt.NDArray[np.float64]
