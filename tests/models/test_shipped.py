@@ -56,6 +56,26 @@ def test_vote_and_attack_use_the_tuned_settings_by_default(tmp_path):
     assert attack["classifier"] == {**votes.classifier.to_json(), "defender": "costcert"}
 
 
+@pytest.mark.parametrize("also", [[], ["--model", "shipped:gtsrb-pooled"]], ids=["alone", "ensemble"])
+@pytest.mark.parametrize(
+    ("ablation", "reason"),
+    [
+        ("columns:3", "layers for strips of 32x2, 2x32 pixels (height x width), but got 32x3"),
+        ("blocks:4/stride=4", "but got 4x4: use mutants of these shapes"),
+        ("masks:2/patch=2", "takes crops of strips or blocks"),
+    ],
+)
+def test_mutants_that_a_network_cannot_see_are_refused_before_a_folder_is_made(
+    tmp_path, ablation, reason, also
+):
+    np.savez(tmp_path / "signs.npz", images=np.zeros((1, 32, 32, 3), np.uint8), labels=np.array([42]))
+    signs = ["--model", "shipped:gtsrb-pooled", *also, "--data", f"npz:{tmp_path}/signs.npz"]
+    result = invoke(["vote", *signs, "--ablation", ablation, "--out", str(tmp_path / "votes")])
+    assert result.exit_code == 2
+    assert reason in " ".join(result.output.split())
+    assert not (tmp_path / "votes").exists()
+
+
 def some_signs():
     """201 test images, and their labels."""
     if not DATA.exists():

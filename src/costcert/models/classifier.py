@@ -68,6 +68,10 @@ class Classifier(ABC):
     def prepare(self, image: Image) -> Pixels:
         """The model's input as uint8 pixels [H, W, C]."""
 
+    def refuse(self, regions: Sequence[Kept]) -> None:
+        """Raise where the model cannot see such mutants: here nowhere."""
+        return
+
     @abstractmethod
     def logits(self, images: Pixels, regions: Sequence[Kept]) -> Logits:
         """Logits [N, R, L] of the mutants of images [N, H, W, C], one mutant per region."""

@@ -36,6 +36,11 @@ class Ensemble(Mutants):
         votes = [member(pixels, regions, images).float().log_softmax(dim=1) for member in self.members]
         return torch.stack(votes).logsumexp(dim=0) - math.log(len(votes))
 
+    def refuse(self, regions: Sequence[Kept]) -> None:
+        for member in self.members:
+            assert isinstance(member, Mutants)
+            member.refuse(regions)
+
 
 def ensemble(members: Sequence[Mutants], preprocessings: Sequence[Preprocessing], name: str) -> Ensemble:
     """The networks together; refused unless they take the same inputs."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from costcert.geometry.ablations import Hidden, Kept, Region
+from costcert.models.strips import PooledStripNet
 from costcert.models.views import View
 
 
@@ -46,6 +47,14 @@ class Mutants(nn.Module):
         ]
         order = torch.tensor([mutant for chosen in groups for mutant in chosen])
         return torch.cat(logits)[order.argsort().to(pixels.device)]
+
+    def refuse(self, regions: Sequence[Kept]) -> None:
+        """Raise where the network cannot see these mutants."""
+        self.view.groups(regions)
+        if isinstance(self.network, PooledStripNet):
+            for region in regions:
+                if isinstance(region, Region):
+                    self.network.refuse((region.rows.length, region.columns.length))
 
     def _logits(self, pixels: Tensor, images: Tensor, regions: Sequence[Kept]) -> Tensor:
         return self.view.forward(self.network, self.view.inputs(pixels, images, regions))

@@ -121,9 +121,18 @@ class PooledStripNet(nn.Module):
 
     def forward(self, crops: Tensor) -> Tensor:
         height, width = crops.shape[-2:]
+        self.refuse((height, width))
         key = _key((height, width))
         logits: Tensor = self.heads[key](self.dropout(self.by_shape[key](crops)))
         return logits
+
+    def refuse(self, shape: tuple[int, int]) -> None:
+        """Raise for crops of a shape that no layers were trained for."""
+        if _key(shape) not in self.by_shape:
+            raise CostcertError(
+                f"this network has layers for strips of {', '.join(self.by_shape)} pixels (height x width), "
+                f"but got {_key(shape)}: use mutants of these shapes"
+            )
 
     def get_classifier(self) -> nn.Module:
         """The last layers, by the method's name in timm."""

@@ -103,6 +103,9 @@ class TorchClassifier(Classifier):
     def prepare(self, image: Image) -> Pixels:
         return self.preprocessing.prepare(image)
 
+    def refuse(self, regions: Sequence[Kept]) -> None:
+        self.mutants.refuse(regions)
+
     @property
     def preparation(self) -> Preprocessing | None:
         # A subclass that prepares pictures in a way of its own has to say itself what it claims.

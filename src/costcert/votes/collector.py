@@ -80,6 +80,7 @@ class VoteCollector:
         self.until = until
         self._try_out = try_out
         self.regions = ablation.regions(model.image_size)
+        model.refuse(self.regions)
         if isinstance(until, StoppingRule):
             until.refuse(ablation, model.image_size)
         self.mutants_at_once = max(1, min(_MUTANTS_AT_ONCE, _LOGITS_AT_ONCE // model.num_classes))
