@@ -50,6 +50,7 @@ class Mutants(nn.Module):
 
     def refuse(self, regions: Sequence[Kept]) -> None:
         """Raise where the network cannot see these mutants."""
+        # A view that crops refuses here what is not a strip or a block.
         self.view.groups(regions)
         if isinstance(self.network, PooledStripNet):
             for region in regions:
